@@ -1,0 +1,304 @@
+"""The words that every layer speaks: frozen, slotted, standard library only.
+
+Doors translate their wire types to these once; the engine, the feature store and the ledger know no others. Nothing
+here opens a socket, imports torch or keeps state.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+Scalar: TypeAlias = bool | int | float | str | datetime | None
+Monotonic: TypeAlias = Callable[[], float]
+
+EMPTY: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class Deadline:
+    """One instant on this kernel's monotonic clock; `math.inf` means no deadline.
+
+    Made once at a door. `to_wire` and `from_wire` carry it between processes of one kernel: remaining nanoseconds and
+    send time, from which the receiver subtracts the transit.
+    """
+
+    at_s: float
+    clock: Monotonic = field(default=time.monotonic, compare=False, repr=False)
+
+    @classmethod
+    def after(cls, budget_s: float, clock: Monotonic = time.monotonic) -> Deadline:
+        return cls(clock() + budget_s, clock)
+
+    @classmethod
+    def never(cls) -> Deadline:
+        return cls(float("inf"))
+
+    @property
+    def is_finite(self) -> bool:
+        return self.at_s != float("inf")
+
+    @property
+    def expired(self) -> bool:
+        return self.clock() >= self.at_s
+
+    def remaining(self) -> float:
+        """Seconds left, never below zero."""
+        return max(0.0, self.at_s - self.clock())
+
+    def timeout(self) -> float | None:
+        """Seconds left as asyncio wants them: None where there is no deadline."""
+        return self.remaining() if self.is_finite else None
+
+    def child(self, cap_s: float, reserve_s: float = 0.0) -> Deadline:
+        """The earlier of `cap_s` from now and this deadline less `reserve_s` kept for what follows."""
+        return Deadline(min(self.clock() + cap_s, self.at_s - reserve_s), self.clock)
+
+    def to_wire(self) -> WireDeadline:
+        now = self.clock()
+        remaining = int(max(0.0, self.at_s - now) * 1e9) if self.is_finite else None
+        return WireDeadline(remaining, int(now * 1e9))
+
+    @classmethod
+    def from_wire(cls, wire: WireDeadline, clock: Monotonic = time.monotonic) -> Deadline:
+        if wire.remaining_ns is None:
+            return cls(float("inf"), clock)
+        now = clock()
+        transit = max(0.0, now - wire.sent_ns / 1e9)
+        return cls(now + wire.remaining_ns / 1e9 - transit, clock)
+
+
+@dataclass(frozen=True, slots=True)
+class WireDeadline:
+    """A `Deadline` between two processes of one kernel. `remaining_ns` is None where there is no deadline."""
+
+    remaining_ns: int | None
+    sent_ns: int
+
+
+class FeatureState(enum.StrEnum):
+    """What a feature read found. `default` and `null` are values; `missing` and `stale` are their absence or age."""
+
+    PRESENT = "present"
+    DEFAULT = "default"
+    NULL = "null"
+    MISSING = "missing"
+    STALE = "stale"
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureValue:
+    """A value with its state. `age_s` is now (or the as-of instant) less event time; None where nothing was found."""
+
+    value: Any
+    state: FeatureState
+    age_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadCost:
+    """What one feature read cost: hashes asked for, hashes found, payload bytes, network round trips."""
+
+    reads: int = 0
+    hits: int = 0
+    bytes: int = 0
+    round_trips: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureRow:
+    """Feature values of one request by reference (`view.feature`), and what the read cost.
+
+    `failure` says why nothing could be read (store away, deadline); every value is then `missing`.
+    """
+
+    values: Mapping[str, FeatureValue]
+    cost: ReadCost = ReadCost()
+    failure: str | None = None
+
+
+def entity_key(*parts: str | int) -> str:
+    """The key of an entity with one or more join keys: parts joined by `-`, with `%` and `-` inside a part escaped."""
+    return "-".join(str(p).replace("%", "%25").replace("-", "%2D") for p in parts)
+
+
+class Path(enum.StrEnum):
+    """The door through which an attempt came."""
+
+    ONLINE = "online"
+    BATCH = "batch"
+    STREAM = "stream"
+
+
+class Pool(enum.StrEnum):
+    INTERACTIVE = "interactive"
+    BULK = "bulk"
+
+
+class Rung(enum.StrEnum):
+    """Which step of the ladder answered."""
+
+    MODEL = "model"
+    PRECOMPUTED = "precomputed"
+    STUDENT = "student"
+    PRIOR = "prior"
+    NONE = "none"
+
+
+class Reason(enum.StrEnum):
+    """Why a rung above the one that answered did not."""
+
+    ENGINE_UNAVAILABLE = "engine_unavailable"
+    ENGINE_REFUSED = "engine_refused"
+    DEADLINE = "deadline"
+    FEATURE_STATE = "feature_state"
+    FEATURES_UNAVAILABLE = "features_unavailable"
+    MODEL_ERROR = "model_error"
+    NO_RUNG = "no_rung"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Usage facts of one attempt. Tokens are counts, `_s` are seconds; zero means that nothing was used."""
+
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    computed_tokens: int = 0
+    completion_tokens: int = 0
+    wasted_tokens: int = 0
+    rows: int = 0
+    batch_size: int = 0  # rows (scorer) or sequences (LM, largest step) that shared the device call
+    device_s: float = 0.0
+    kv_block_s: float = 0.0
+    feature: ReadCost = ReadCost()
+    caller_cpu_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """Milliseconds by stage of one prediction; `overran` names the stage that used up the budget, if any did."""
+
+    features_ms: float = 0.0
+    queue_ms: float = 0.0
+    model_ms: float = 0.0
+    fallback_ms: float = 0.0
+    total_ms: float = 0.0
+    overran: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PredictRequest:
+    """One prediction asked of one predictor. `attempt_id` is minted by the server; `delivery_key` is the client's own."""
+
+    predictor: str
+    inputs: Mapping[str, Scalar]
+    attempt_id: str
+    deadline: Deadline
+    tenant: str = "local"
+    path: Path = Path.ONLINE
+    alias: str = "live"
+    delivery_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The answer, which rung gave it, and why no rung above it did (`reason`; None on the model rung)."""
+
+    predictor: str
+    version: int
+    value: float | str | None
+    scores: Mapping[str, float]
+    rung: Rung
+    reason: Reason | None
+    detail: str | None
+    feature_states: Mapping[str, FeatureState]
+    feature_ages_s: Mapping[str, float | None]
+    stages: StageTimes
+    usage: Usage
+
+    @property
+    def degraded(self) -> bool:
+        return self.rung is not Rung.MODEL
+
+
+class FinishReason(enum.StrEnum):
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    DEADLINE = "deadline"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """How the next token is chosen. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 switch their filters off.
+
+    A `seed` makes a request's draws its own, whatever runs beside it. `stop` strings are judged by the caller that
+    detokenises; `stop_token_ids` by the engine.
+    """
+
+    max_tokens: int = 256
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    """One generation asked of the engine, in token ids."""
+
+    attempt_id: str
+    prompt_token_ids: tuple[int, ...]
+    sampling: SamplingParams
+    deadline: Deadline
+    pool: Pool = Pool.INTERACTIVE
+    tenant: str = "local"
+    predictor: str = ""
+    version: int = 0
+    path: Path = Path.ONLINE
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDelta:
+    """New tokens of one generation. The last delta has a `finish_reason` and the attempt's `usage`."""
+
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None = None
+    usage: Usage | None = None
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRequest:
+    """Rows for a torch scorer held by the engine.
+
+    `features` is float32, little endian, C order, shape [num_rows, num_features]; NaN stands for an absent value.
+    """
+
+    attempt_id: str
+    scorer: str  # "predictor:version"
+    features: bytes
+    num_rows: int
+    deadline: Deadline
+    pool: Pool = Pool.INTERACTIVE
+    tenant: str = "local"
+    path: Path = Path.ONLINE
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreResult:
+    """One score per row, the seconds spent waiting and in the model, and the attempt's usage."""
+
+    scores: tuple[float, ...]
+    queue_s: float
+    model_s: float
+    usage: Usage

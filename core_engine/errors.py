@@ -1,0 +1,84 @@
+"""One tree of errors; `status` (HTTP) and `retryable` are class data, so that no door decides them twice.
+
+HeadraceError
+├── ConfigurationError        a setting, a declaration or a file that stops start-up
+│   └── ModelFileError        a model or scorer file that cannot be loaded
+├── InvalidRequest            4xx: names field, value and expectation
+│   ├── UnknownName           404: a predictor, model, version or alias that does not exist
+│   ├── PromptTooLong         400: prompt + max_tokens over the context length
+│   └── BodyTooLarge          413
+└── Unavailable               retryable: the platform cannot do it now
+    ├── EngineUnavailable     no engine, or it was lost with the request in it
+    ├── EngineRefused         queue full, or the deadline cannot be met
+    ├── DeadlineExceeded      the caller's own timer went off
+    └── StoreUnavailable      Redis away
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class HeadraceError(Exception):
+    status: ClassVar[int] = 500
+    retryable: ClassVar[bool] = False
+    code: ClassVar[str] = "internal_error"
+
+
+class ConfigurationError(HeadraceError):
+    code = "configuration_error"
+
+
+class ModelFileError(ConfigurationError):
+    code = "model_file_error"
+
+
+class InvalidRequest(HeadraceError):
+    """A request that can never succeed as sent. `field` is the path of what is wrong, `expected` what would do."""
+
+    status = 422
+    code = "invalid_request"
+
+    def __init__(self, message: str, *, field: str | None = None, value: object = None, expected: str | None = None):
+        super().__init__(message)
+        self.field = field
+        self.value = value
+        self.expected = expected
+
+
+class UnknownName(InvalidRequest):
+    status = 404
+    code = "unknown_name"
+
+
+class PromptTooLong(InvalidRequest):
+    status = 400
+    code = "context_length_exceeded"
+
+
+class BodyTooLarge(InvalidRequest):
+    status = 413
+    code = "body_too_large"
+
+
+class Unavailable(HeadraceError):
+    status = 503
+    retryable = True
+    code = "unavailable"
+
+
+class EngineUnavailable(Unavailable):
+    code = "engine_unavailable"
+
+
+class EngineRefused(Unavailable):
+    code = "engine_refused"
+
+
+class DeadlineExceeded(Unavailable):
+    status = 504
+    code = "deadline_exceeded"
+
+
+class StoreUnavailable(Unavailable):
+    code = "store_unavailable"

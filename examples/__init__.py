@@ -1,0 +1,1 @@
+"""Runnable examples. `flights` is the one that `make demo` and the README use."""

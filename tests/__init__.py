@@ -1,0 +1,1 @@
+"""Tests mirror the tree. Every folder is a package, or `tests/kernels` would shadow `kernels`."""
