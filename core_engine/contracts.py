@@ -193,7 +193,7 @@ class StageTimes:
 
 @dataclass(frozen=True, slots=True)
 class PredictRequest:
-    """One prediction asked of one predictor. `attempt_id` is minted by the server; `delivery_key` is the client's own."""
+    """One prediction asked of one predictor. The server mints `attempt_id`; `delivery_key` is the client's own."""
 
     predictor: str
     inputs: Mapping[str, Scalar]

@@ -6,7 +6,11 @@ time_to_first_token, inter_token_latency, e2e_request_latency.
 
 from __future__ import annotations
 
+import collections
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from core_engine.contracts import Prediction
 
 LATENCY_S = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 BATCH = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -49,6 +53,12 @@ class Metrics:
         self.feature_bytes = Counter(
             "headrace_feature_read_bytes", "Payload bytes read from the online store.", registry=r
         )
+        self.spool_lost_facts = Counter(
+            "headrace_spool_lost_facts", "Usage facts that found no room in the spool's buffer.", registry=r
+        )
+        self.spool_write_failures = Counter(
+            "headrace_spool_write_failures", "Writes to the spool's file that failed.", registry=r
+        )
         # generation, seen by the caller
         self.time_to_first_token = Histogram(
             "headrace_time_to_first_token_seconds",
@@ -87,6 +97,18 @@ class Metrics:
         self.engine_predicted_step_seconds = Gauge(
             "headrace_engine_predicted_step_seconds", "The step-time model's word for the last step.", registry=r
         )
+
+    def predicted(self, prediction: Prediction) -> None:
+        """Count one prediction: its rung and reason, its stages, and the states of its features."""
+        name, rung, stages = prediction.predictor, prediction.rung, prediction.stages
+        self.predictions.labels(name, rung, prediction.reason or "").inc()
+        self.prediction_latency.labels(name, rung).observe(stages.total_ms / 1e3)
+        for stage in ("features", "queue", "model", "fallback"):
+            if elapsed_ms := getattr(stages, f"{stage}_ms"):
+                self.stage_latency.labels(name, stage).observe(elapsed_ms / 1e3)
+        for state, num_values in collections.Counter(prediction.feature_states.values()).items():
+            self.feature_values.labels(name, state).inc(num_values)
+        self.feature_bytes.inc(prediction.usage.feature.bytes)
 
     def render(self) -> bytes:
         """The exposition text of every series."""

@@ -1,4 +1,4 @@
-"""The two ways in which the ladder reads stored values. featurestore implements both; composition roots hand them in."""
+"""The two ways in which the ladder reads stored values. featurestore implements both; composition roots pass them."""
 
 from __future__ import annotations
 

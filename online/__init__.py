@@ -1,1 +1,1 @@
-"""The online door: HTTP in, HTTP out. Translates to and from the wire; the answer itself is `core_engine.predictors.predict`."""
+"""The online door: HTTP in, HTTP out. It translates to and from the wire; `core_engine.predictors.predict` answers."""

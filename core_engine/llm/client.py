@@ -1,0 +1,268 @@
+"""The one way to reach an engine: asyncio over ZeroMQ, used by every door. No torch.
+
+Liveness is heartbeats and, where the transport tells, the connection itself. When an engine is lost, everything that
+was in it fails at once with `EngineUnavailable`. The caller's own timer is authoritative: at a request's deadline the
+call ends, whatever the engine does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator
+from typing import TypeVar
+
+import msgspec
+import zmq
+import zmq.asyncio
+from zmq.utils.monitor import recv_monitor_message
+
+from core_engine import errors
+from core_engine.contracts import Deadline, FinishReason, GenerateRequest, ScoreRequest, ScoreResult, TokenDelta
+from core_engine.errors import DeadlineExceeded, EngineUnavailable, HeadraceError, InvalidRequest
+from core_engine.llm import messages as wire
+
+T = TypeVar("T")
+LOAD_S = 30.0  # how long loading a scorer may take
+EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+
+
+class EngineClient:
+    """One engine at `endpoint` (`ipc://` or `inproc://`); its heartbeats come from `<endpoint>.hb`.
+
+    `context` must be shared with the engine for `inproc://`. After `lost_after_s` without a heartbeat it is lost.
+    """
+
+    def __init__(self, endpoint: str, *, context: zmq.asyncio.Context | None = None, lost_after_s: float = 1.0) -> None:
+        self._endpoint = endpoint
+        self._context = context or zmq.asyncio.Context.instance()
+        self._lost_after_s = lost_after_s
+        self._inbox: dict[str, asyncio.Queue[wire.Event | HeadraceError]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._heard_s = float("-inf")
+        self._connected = endpoint.startswith("inproc://")  # inproc has no connection events
+        self._incarnation: str | None = None
+        self._failure = ""
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder = msgspec.msgpack.Decoder(wire.ToClient)
+        self._heartbeats = msgspec.msgpack.Decoder(wire.Heartbeat)
+        self._changed = asyncio.Condition()
+        self.welcome: wire.Welcome | None = None
+        self.snapshot: wire.Snapshot | None = None
+
+    @property
+    def available(self) -> bool:
+        """Heartbeats arrive and the engine has said what it is."""
+        fresh = time.monotonic() - self._heard_s < self._lost_after_s
+        return fresh and self._connected and self.welcome is not None
+
+    async def start(self) -> None:
+        """Connect. Returns at once: whether an engine is there is told by `available`."""
+        self._dealer = self._context.socket(zmq.DEALER)
+        self._dealer.setsockopt(zmq.IMMEDIATE, 1)  # nothing is queued for an engine that is not there
+        self._dealer.setsockopt(zmq.LINGER, 0)
+        self._dealer.setsockopt(zmq.RECONNECT_IVL, 50)
+        self._subscriber = self._context.socket(zmq.SUB)
+        self._subscriber.setsockopt(zmq.SUBSCRIBE, b"")
+        self._subscriber.setsockopt(zmq.RECONNECT_IVL, 50)
+        self._subscriber.setsockopt(zmq.CONFLATE, 1)  # only the newest heartbeat tells anything
+        self._subscriber.setsockopt(zmq.LINGER, 0)
+        self._monitor = self._dealer.get_monitor_socket(EVENTS)
+        self._dealer.connect(self._endpoint)
+        self._subscriber.connect(self._endpoint + ".hb")
+        loops = (self._read_frames(), self._read_heartbeats(), self._watch_connection(), self._watch_silence())
+        self._tasks = [asyncio.create_task(loop) for loop in loops]
+        for task in self._tasks:
+            task.add_done_callback(self._loop_ended)
+
+    async def close(self) -> None:
+        """Fail what is in flight and let go of the sockets."""
+        self._lose("the engine client was closed")
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._dealer.disable_monitor()
+        for socket in (self._monitor, self._dealer, self._subscriber):
+            socket.close(linger=0)
+
+    async def wait_available(self, timeout_s: float) -> None:
+        """Return once the engine answers. Raises `EngineUnavailable` after `timeout_s`."""
+        try:
+            async with asyncio.timeout(timeout_s), self._changed:
+                await self._changed.wait_for(lambda: self.available)
+        except TimeoutError:
+            raise EngineUnavailable(f"no engine at {self._endpoint} after {timeout_s:g} s") from None
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
+        """Deltas of one generation, the last with its finish reason and usage. Closing the generator aborts it.
+
+        Raises:
+            EngineUnavailable: no engine, or it was lost with the request in it.
+            EngineRefused: its queue is full. DeadlineExceeded: the deadline came first.
+            InvalidRequest: the engine cannot run this request as it is.
+        """
+        message = wire.Generate(
+            request.attempt_id,
+            request.prompt_token_ids,
+            request.sampling,
+            request.deadline.to_wire(),
+            request.pool,
+            request.tenant,
+            request.predictor,
+            request.version,
+            request.path,
+        )
+        self._open(request.attempt_id)
+        ended = False
+        try:
+            await self._send(message)
+            while not ended:
+                event = await self._next(request.attempt_id, request.deadline, wire.Delta)
+                ended = event.finish_reason is not None
+                if event.finish_reason is FinishReason.DEADLINE:
+                    raise DeadlineExceeded("the engine dropped the request at its deadline")
+                yield TokenDelta(event.token_ids, event.finish_reason, event.usage, event.detail)
+        finally:
+            self._close_attempt(request.attempt_id, abort=not ended)
+
+    async def score(self, request: ScoreRequest) -> ScoreResult:
+        """Scores of `request.num_rows` rows by a scorer held by the engine; raises what `generate` raises."""
+        message = wire.Score(
+            request.attempt_id,
+            request.scorer,
+            request.features,
+            request.num_rows,
+            request.deadline.to_wire(),
+            request.pool,
+            request.tenant,
+            request.path,
+        )
+        event = await self._call(message, request.deadline, wire.Scored)
+        return ScoreResult(event.scores, event.queue_s, event.model_s, event.usage)
+
+    async def load_scorer(self, scorer: str, path: str, sha256: str) -> None:
+        """Have the engine load a scorer from a file on its host; one that it holds already is left as it is.
+
+        Raises:
+            ModelFileError: the file is absent, damaged, or not what `sha256` says.
+        """
+        message = wire.LoadScorer(f"load-{scorer}-{time.monotonic_ns()}", scorer, path, sha256)
+        await self._call(message, Deadline.after(LOAD_S), wire.Loaded)
+
+    # -- one attempt
+
+    async def _call(self, message: wire.Score | wire.LoadScorer, deadline: Deadline, kind: type[T]) -> T:
+        self._open(message.attempt_id)
+        ended = False
+        try:
+            await self._send(message)
+            event = await self._next(message.attempt_id, deadline, kind)
+            ended = True
+            return event
+        finally:
+            self._close_attempt(message.attempt_id, abort=not ended)
+
+    def _open(self, attempt_id: str) -> None:
+        if not self.available:
+            raise EngineUnavailable(f"no engine answers at {self._endpoint}{self._failure}")
+        if attempt_id in self._inbox:
+            raise InvalidRequest("an attempt with this id is in flight", field="attempt_id", value=attempt_id)
+        self._inbox[attempt_id] = asyncio.Queue()
+
+    async def _send(self, message: wire.Generate | wire.Score | wire.LoadScorer) -> None:
+        try:
+            await self._dealer.send(self._encoder.encode(message), zmq.NOBLOCK)
+        except zmq.Again:
+            raise EngineUnavailable(f"the engine at {self._endpoint} takes no more messages") from None
+
+    async def _next(self, attempt_id: str, deadline: Deadline, kind: type[T]) -> T:
+        try:
+            async with asyncio.timeout(deadline.timeout()):
+                event = await self._inbox[attempt_id].get()
+        except TimeoutError:
+            raise DeadlineExceeded("no answer from the engine within the deadline") from None
+        if isinstance(event, HeadraceError):
+            raise event
+        if isinstance(event, wire.Failed):
+            raise _error(event)
+        assert isinstance(event, kind), f"the engine answered {attempt_id} with {type(event).__name__}"
+        return event
+
+    def _close_attempt(self, attempt_id: str, *, abort: bool) -> None:
+        """Forget an attempt; one that the engine may still be working on is aborted there."""
+        del self._inbox[attempt_id]
+        if abort and self.available:
+            sent = asyncio.ensure_future(self._dealer.send(self._encoder.encode(wire.Abort(attempt_id)), zmq.NOBLOCK))
+            # its result does not matter: an engine that cannot be told finds out by the vanished client
+            sent.add_done_callback(lambda done: done.cancelled() or done.exception())
+
+    # -- the loops
+
+    async def _read_frames(self) -> None:
+        while True:
+            message = self._decoder.decode(await self._dealer.recv())
+            if isinstance(message, wire.Welcome):
+                await self._welcomed(message)
+                continue
+            self.snapshot = message.snapshot
+            for event in message.events:
+                inbox = self._inbox.get(event.attempt_id)
+                if inbox is not None:  # else: closed by its caller, and aborted
+                    inbox.put_nowait(event)
+
+    async def _read_heartbeats(self) -> None:
+        while True:
+            heartbeat = self._heartbeats.decode(await self._subscriber.recv())
+            self._heard_s = time.monotonic()
+            self.snapshot = heartbeat.snapshot
+            if heartbeat.incarnation != self._incarnation:
+                self._lose("the engine was restarted")
+                self._incarnation = heartbeat.incarnation
+            if self.welcome is None:
+                with contextlib.suppress(zmq.Again):  # not connected yet: the next heartbeat asks again
+                    await self._dealer.send(self._encoder.encode(wire.Hello()), zmq.NOBLOCK)
+
+    async def _welcomed(self, welcome: wire.Welcome) -> None:
+        if welcome.protocol != wire.PROTOCOL:
+            self._failure = f": it speaks protocol {welcome.protocol}, this client {wire.PROTOCOL}"
+            return
+        async with self._changed:
+            self._incarnation, self.welcome = welcome.incarnation, welcome
+            self._changed.notify_all()
+
+    async def _watch_connection(self) -> None:
+        """A killed engine closes its socket: that is known long before the heartbeats are missed."""
+        while True:
+            event = await recv_monitor_message(self._monitor)
+            async with self._changed:
+                self._connected = event["event"] == zmq.EVENT_HANDSHAKE_SUCCEEDED
+                self._changed.notify_all()
+            if not self._connected:
+                self._lose("the connection to the engine was lost")
+
+    async def _watch_silence(self) -> None:
+        while True:
+            await asyncio.sleep(self._lost_after_s / 4)
+            if self._inbox and time.monotonic() - self._heard_s > self._lost_after_s:
+                self._lose(f"no heartbeat from the engine for {self._lost_after_s:g} s")
+
+    def _loop_ended(self, task: asyncio.Task[None]) -> None:
+        """A loop ends only by `close`; one that failed makes this client useless, and it says so."""
+        if not task.cancelled() and task.exception() is not None:
+            self._connected, self._failure = False, f": the client failed: {task.exception()!r}"
+            self._lose(f"the engine client failed: {task.exception()!r}")
+
+    def _lose(self, reason: str) -> None:
+        self.welcome = None
+        for inbox in self._inbox.values():
+            inbox.put_nowait(EngineUnavailable(reason))
+
+
+def _error(failed: wire.Failed) -> HeadraceError:
+    kinds = {kind.code: kind for kind in _tree(HeadraceError)}
+    return kinds.get(failed.code, errors.HeadraceError)(failed.message)
+
+
+def _tree(root: type[HeadraceError]) -> list[type[HeadraceError]]:
+    return [root, *(kind for child in root.__subclasses__() for kind in _tree(child))]

@@ -1,0 +1,107 @@
+"""One engine: weights + KV blocks + scheduler + runner. Synchronous; a step is schedule -> run -> commit.
+
+It knows requests and events, not clients or sockets: `server` speaks to those.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from core_engine.contracts import FinishReason, GenerateRequest, Pool, Usage
+from core_engine.llm.messages import Snapshot
+from core_engine.llm.runner import Runner
+from core_engine.llm.scheduler import Scheduler, StepPlan
+from core_engine.llm.sequence import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceEvent:
+    """What a step brought to one sequence: a token, its end, or both."""
+
+    sequence: Sequence
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None
+    usage: Usage | None
+
+
+class Engine:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        runner: Runner,
+        eos_token_ids: frozenset[int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.scheduler = scheduler
+        self.runner = runner
+        self.eos_token_ids = eos_token_ids
+        self.clock = clock
+        self.last_step_s = 0.0
+        self.last_predicted_s = 0.0
+
+    def add(self, request: GenerateRequest) -> Sequence:
+        """Queue a request; raises what `Scheduler.add` raises."""
+        now = self.clock()
+        if request.pool is Pool.INTERACTIVE and request.deadline.is_finite:
+            self.scheduler.guard(now)
+        return self.scheduler.add(request, now)
+
+    def abort(self, sequence: Sequence) -> None:
+        """End a sequence now; a finished one is left alone."""
+        self.scheduler.abort(sequence)
+        self.runner.sampler.forget(sequence.id)
+
+    @property
+    def has_work(self) -> bool:
+        return self.scheduler.has_work
+
+    def step(self) -> list[SequenceEvent]:
+        """Run one step; the events of every sequence that got a token or ended in it."""
+        start = self.clock()
+        plan = self.scheduler.schedule(start)
+        sampled = self.runner.run(plan) if plan.scheduled else {}
+        self._meter(plan, self.clock() - start)
+        self.scheduler.commit(plan, sampled, self.eos_token_ids)
+        return self._events(plan, sampled)
+
+    def snapshot(self, scoring_rows: int = 0) -> Snapshot:
+        scheduler = self.scheduler
+        return Snapshot(
+            step=scheduler.num_steps,
+            interactive=scheduler.load(Pool.INTERACTIVE),
+            bulk=scheduler.load(Pool.BULK),
+            scoring_rows=scoring_rows,
+            free_blocks=scheduler.blocks.num_free,
+            total_blocks=scheduler.blocks.total,
+            step_s=self.last_step_s,
+            predicted_step_s=self.last_predicted_s,
+            coefficients=scheduler.step_time.coefficients,
+        )
+
+    def _meter(self, plan: StepPlan, step_s: float) -> None:
+        """Charge the step to its sequences: device seconds by the step-time model's shares, KV by blocks held."""
+        if not plan.scheduled:
+            return
+        self.last_step_s = step_s
+        self.last_predicted_s = self.scheduler.step_time.predict(plan.shape)
+        shares = self.scheduler.step_time.shares([item.shape for item in plan.scheduled], step_s)
+        for item, share in zip(plan.scheduled, shares, strict=True):
+            item.sequence.device_s += share
+            item.sequence.largest_batch = max(item.sequence.largest_batch, len(plan.scheduled))
+        for running in self.scheduler.running.values():
+            for sequence in running:
+                sequence.kv_block_s += len(sequence.block_table) * step_s
+
+    def _events(self, plan: StepPlan, sampled: dict[str, int]) -> list[SequenceEvent]:
+        events = [SequenceEvent(s, (), s.finish_reason, s.usage()) for s in plan.expired]
+        for item in plan.scheduled:
+            sequence = item.sequence
+            if sequence.id in sampled:
+                usage = sequence.usage() if sequence.finish_reason else None
+                events.append(SequenceEvent(sequence, (sampled[sequence.id],), sequence.finish_reason, usage))
+        for event in events:
+            if event.finish_reason is not None:
+                self.runner.sampler.forget(event.sequence.id)
+        return events

@@ -1,0 +1,104 @@
+"""From a stream of tokens to a stream of text: detokenising, stop strings, and where a generation ends.
+
+Runs in the caller's process, so that text never holds up a step. Concatenated deltas equal the full decode, always.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from core_engine.contracts import FinishReason, GenerateRequest, TokenDelta, Usage
+from core_engine.llm.client import EngineClient
+from core_engine.llm.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """New text (it may be empty) of `num_tokens` new tokens. The last one has a `finish_reason` and `usage`."""
+
+    text: str
+    num_tokens: int
+    finish_reason: FinishReason | None = None
+    usage: Usage | None = None
+    detail: str | None = None
+
+
+class Detokenizer:
+    """Bytes of tokens into whole characters: a character that is not complete yet is held back."""
+
+    def __init__(self, token_bytes: tuple[bytes, ...]) -> None:
+        self._token_bytes = token_bytes
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, token_ids: Iterable[int]) -> str:
+        return self._decoder.decode(b"".join(self._token_bytes[i] for i in token_ids))
+
+    def flush(self) -> str:
+        """What is still held back; bytes that never became a character are U+FFFD."""
+        return self._decoder.decode(b"", final=True)
+
+
+class StopMatcher:
+    """Cuts a text at the earliest stop string. Only a suffix that may still become one is held back."""
+
+    def __init__(self, stops: tuple[str, ...]) -> None:
+        self._stops = tuple(stop for stop in stops if stop)
+        self._held = ""
+        self.matched = False
+
+    def push(self, text: str) -> str:
+        """What may be shown now; after a match nothing more comes."""
+        if self.matched:
+            return ""
+        text = self._held + text
+        found = [at for at in (text.find(stop) for stop in self._stops) if at >= 0]
+        if found:
+            self.matched, self._held = True, ""
+            return text[: min(found)]
+        keep = self._partial(text)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def flush(self) -> str:
+        held, self._held = self._held, ""
+        return held
+
+    def _partial(self, text: str) -> int:
+        """Length of the longest suffix of `text` that is a proper prefix of a stop string."""
+        longest = max((len(stop) for stop in self._stops), default=1) - 1
+        for length in range(min(longest, len(text)), 0, -1):
+            suffix = text[len(text) - length :]
+            if any(stop.startswith(suffix) for stop in self._stops):
+                return length
+        return 0
+
+
+async def generate_text(
+    client: EngineClient, tokenizer: Tokenizer, request: GenerateRequest
+) -> AsyncGenerator[TextDelta, None]:
+    """Text deltas of one generation; raises what `EngineClient.generate` raises. Closing it aborts the request.
+
+    A stop string ends the stream at once and aborts the rest; it is not part of the text, nor is a stop token's text.
+    """
+    detokenizer, matcher, num_tokens = Detokenizer(tokenizer.token_bytes), StopMatcher(request.sampling.stop), 0
+    async with aclosing(client.generate(request)) as deltas:
+        async for delta in deltas:
+            num_tokens += len(delta.token_ids)
+            text = matcher.push(detokenizer.push(_shown(delta, request)))
+            if delta.finish_reason is not None and not matcher.matched:
+                text += matcher.push(detokenizer.flush())
+                text += matcher.flush()
+            if matcher.matched:
+                usage = delta.usage or Usage(prompt_tokens=len(request.prompt_token_ids), completion_tokens=num_tokens)
+                yield TextDelta(text, len(delta.token_ids), FinishReason.STOP, usage)
+                return
+            yield TextDelta(text, len(delta.token_ids), delta.finish_reason, delta.usage, delta.detail)
+
+
+def _shown(delta: TokenDelta, request: GenerateRequest) -> tuple[int, ...]:
+    if delta.finish_reason is FinishReason.STOP and delta.token_ids[-1] in request.sampling.stop_token_ids:
+        return delta.token_ids[:-1]
+    return delta.token_ids

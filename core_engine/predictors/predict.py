@@ -1,0 +1,319 @@
+"""The one ladder: from a checked request to an answer, for every door.
+
+Doors call `PredictFlow.predict` and nothing else. It reads features, tries the predictor's rungs in their declared
+order and says which one answered and why none above it did. Overload or a lost dependency is the next rung, never an
+exception; only a request that is wrong as sent raises. It knows no wire and opens no connection: a composition root
+hands it the reader, the engine client, the loaded rungs and the spool.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from core_engine.contracts import (
+    Deadline,
+    FeatureRow,
+    Monotonic,
+    Pool,
+    Prediction,
+    PredictRequest,
+    Reason,
+    Rung,
+    Scalar,
+    ScoreRequest,
+    StageTimes,
+    Usage,
+)
+from core_engine.costs.facts import CallerFact
+from core_engine.costs.spool import Spool
+from core_engine.errors import (
+    DeadlineExceeded,
+    EngineRefused,
+    EngineUnavailable,
+    HeadraceError,
+    InvalidRequest,
+    Unavailable,
+)
+from core_engine.metrics import Metrics
+from core_engine.predictors.declaration import Objective, Predictor, TorchScorer
+from core_engine.predictors.feature_use import Judgement, judge
+from core_engine.predictors.inputs import check_inputs, entity_keys
+from core_engine.predictors.rungs import CallerRungs, RungCache
+from core_engine.readers import FeatureReader
+
+if TYPE_CHECKING:  # pyzmq is the client's own affair
+    from core_engine.llm.client import EngineClient
+
+REASONS: dict[type[HeadraceError], Reason] = {
+    EngineUnavailable: Reason.ENGINE_UNAVAILABLE,
+    EngineRefused: Reason.ENGINE_REFUSED,
+    DeadlineExceeded: Reason.DEADLINE,
+}
+
+
+class Missed(Exception):
+    """A rung that did not answer, and why. `is_final`: no rung below it may answer either."""
+
+    def __init__(self, reason: Reason, detail: str, *, is_final: bool = False) -> None:
+        super().__init__(detail)
+        self.reason = reason
+        self.detail = detail
+        self.is_final = is_final
+
+
+@dataclass(slots=True)
+class Climb:
+    """One request on its way up the ladder; what each stage adds is read by the next."""
+
+    predictor: Predictor
+    request: PredictRequest
+    inputs: dict[str, Scalar]
+    rungs: CallerRungs
+    row: FeatureRow
+    features: Judgement
+    vector: npt.NDArray[np.float32] | None = None  # [num_columns]
+    misses: list[tuple[Rung, Missed]] = field(default_factory=list)
+    usage: Usage = field(default_factory=Usage)
+    caller_cpu_s: float = 0.0
+    stages: StageTimes = field(default_factory=StageTimes)
+
+    @property
+    def ladder(self) -> Sequence[Rung]:
+        """The rungs that may answer this request, in order."""
+        return [r for r in self.predictor.ladder if r is Rung.MODEL or self.predictor.fail_open]
+
+    @property
+    def reserve_s(self) -> float:
+        return reserve_s(self.predictor)
+
+
+def reserve_s(predictor: Predictor) -> float:
+    """Seconds kept for the rungs below the model; none where none may answer."""
+    below = predictor.fail_open and any(rung is not Rung.MODEL for rung in predictor.ladder)
+    return predictor.reserve_ms / 1e3 if below else 0.0
+
+
+class PredictFlow:
+    """Built once per process. `feature_cap_s` is the most of a budget that the feature read may take."""
+
+    def __init__(
+        self,
+        *,
+        features: FeatureReader,
+        engine: EngineClient,
+        rungs: RungCache,
+        spool: Spool,
+        metrics: Metrics,
+        feature_cap_s: float,
+        clock: Monotonic = time.monotonic,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._features = features
+        self._engine = engine
+        self._rungs = rungs
+        self._spool = spool
+        self._metrics = metrics
+        self._feature_cap_s = feature_cap_s
+        self._clock = clock
+        self._now = now
+
+    async def predict(self, predictor: Predictor, request: PredictRequest) -> Prediction:
+        """The answer to `request` by version `predictor`; there always is one, at worst `Rung.NONE` with its reason.
+
+        Raises:
+            InvalidRequest: inputs that do not match the declaration, or a predictor that generates text.
+        """
+        started_s, arrived_at = self._clock(), self._now()
+        if not isinstance(predictor.model, TorchScorer):
+            raise InvalidRequest(
+                f"predictor {predictor.name} generates text: name it as the model of /v1/chat/completions",
+                field="predictor",
+                value=predictor.name,
+                expected="a predictor that scores",
+            )
+        climb = await self._prepare(predictor, request, started_s)
+        answered, score = Rung.NONE, None
+        for rung in climb.ladder:
+            try:
+                score = await self._ask(rung, climb)
+            except Missed as missed:
+                climb.misses.append((rung, missed))
+                if missed.is_final:
+                    break
+            else:
+                answered = rung
+                break
+        prediction = self._answer(climb, answered, score, started_s)
+        self._account(climb, prediction, arrived_at)
+        return prediction
+
+    # -- the stages
+
+    async def _prepare(self, predictor: Predictor, request: PredictRequest, started_s: float) -> Climb:
+        """Check the inputs, read the features, encode the row."""
+        inputs = check_inputs(predictor, request.inputs)
+        row = await self._read(predictor, request, entity_keys(predictor, inputs))
+        read_s = self._clock() - started_s
+        rungs = await self._rungs.get(predictor, request.deadline)
+        climb = Climb(predictor, request, inputs, rungs, row, judge(predictor.features, row))
+        spent = request.deadline.child(math.inf, climb.reserve_s).expired
+        climb.stages = StageTimes(features_ms=read_s * 1e3, overran="features" if spent else None)
+        return climb
+
+    async def _read(self, predictor: Predictor, request: PredictRequest, keys: dict[str, str]) -> FeatureRow:
+        refs = [use.ref for use in predictor.features]
+        if not refs:
+            return FeatureRow({})
+        try:
+            return await self._features.read(
+                refs, keys, request.deadline.child(self._feature_cap_s, reserve_s(predictor))
+            )
+        except HeadraceError as error:  # a view that this process does not know: the declaration's answer, not a 5xx
+            return FeatureRow({}, failure=str(error))
+
+    async def _ask(self, rung: Rung, climb: Climb) -> float:
+        """The score of one rung. Raises `Missed`."""
+        if climb.features.refuse is not None:
+            raise Missed(climb.features.reason, climb.features.refuse, is_final=True)
+        match rung:
+            case Rung.MODEL:
+                return await self._model(climb)
+            case Rung.STUDENT:
+                student = climb.rungs.student
+                return self._on_caller(rung, climb, student.score if student else None)
+            case Rung.PRIOR:
+                prior = climb.rungs.prior
+                return self._on_caller(rung, climb, prior.rate if prior else None)
+            case _:  # the precomputed rung: asks a `PredictionReader`, once predictions are published
+                raise Missed(Reason.NO_RUNG, "no stored predictions are connected")
+
+    async def _model(self, climb: Climb) -> float:
+        deadline = climb.request.deadline.child(math.inf, climb.reserve_s)
+        if climb.features.skip_model is not None:
+            raise Missed(climb.features.reason, climb.features.skip_model)
+        vector = self._encode(climb)
+        if deadline.expired:
+            raise Missed(Reason.DEADLINE, "no time was left for the model")
+        started_s = self._clock()
+        try:
+            result = await self._engine.score(_score_request(climb, vector, deadline))
+        except HeadraceError as error:
+            elapsed_ms = (self._clock() - started_s) * 1e3
+            is_late = isinstance(error, DeadlineExceeded)
+            overran = climb.stages.overran or ("model" if is_late else None)
+            climb.stages = replace(climb.stages, model_ms=elapsed_ms, overran=overran)
+            raise Missed(reason_of(error), str(error)) from None
+        elapsed_ms, model_ms = (self._clock() - started_s) * 1e3, result.model_s * 1e3
+        # all that is not the device is queue: transport, the engine's own queue, the step before
+        climb.stages = replace(climb.stages, queue_ms=max(0.0, elapsed_ms - model_ms), model_ms=model_ms)
+        climb.usage = result.usage
+        return _one_score(result.scores)
+
+    def _on_caller(self, rung: Rung, climb: Climb, score: Callable[[npt.NDArray[np.float32]], float] | None) -> float:
+        """Run a student or prior in this thread: microseconds, and there must be an answer past the deadline too."""
+        if score is None:
+            fault = climb.rungs.faults.get(rung)
+            raise Missed(Reason.MODEL_ERROR if fault else Reason.NO_RUNG, fault or f"no {rung} is declared")
+        vector = self._encode(climb)
+        started_s, cpu_s = self._clock(), time.thread_time()
+        try:
+            return _one_score((score(vector),))
+        except (HeadraceError, RuntimeError) as error:  # onnxruntime's errors are RuntimeErrors
+            raise Missed(Reason.MODEL_ERROR, str(error)) from None
+        finally:
+            climb.caller_cpu_s += time.thread_time() - cpu_s
+            spent_ms = climb.stages.fallback_ms + (self._clock() - started_s) * 1e3
+            climb.stages = replace(climb.stages, fallback_ms=spent_ms)
+
+    def _encode(self, climb: Climb) -> npt.NDArray[np.float32]:
+        if climb.vector is None:
+            encoder, cpu_s = climb.rungs.encoder, time.thread_time()
+            if encoder is None:
+                raise Missed(Reason.MODEL_ERROR, climb.rungs.faults.get(Rung.MODEL, "no columns are declared"))
+            try:
+                climb.vector = encoder.encode(climb.inputs, climb.features.values)
+            except HeadraceError as error:  # a stored value of a type that its column cannot hold
+                raise Missed(Reason.MODEL_ERROR, str(error)) from None
+            climb.caller_cpu_s += time.thread_time() - cpu_s
+        return climb.vector
+
+    # -- the answer
+
+    def _answer(self, climb: Climb, rung: Rung, score: float | None, started_s: float) -> Prediction:
+        predictor, is_late = climb.predictor, climb.request.deadline.expired
+        first = climb.misses[0][1] if climb.misses else None
+        return Prediction(
+            predictor=predictor.name,
+            version=predictor.version,
+            value=score,
+            scores={} if score is None else {predictor.label: score},
+            rung=rung,
+            reason=first.reason if first else None,
+            detail="; ".join(f"{rung}: {missed.detail}" for rung, missed in climb.misses) or None,
+            feature_states=climb.features.states,
+            feature_ages_s=climb.features.ages_s,
+            stages=replace(
+                climb.stages,
+                total_ms=(self._clock() - started_s) * 1e3,
+                overran=climb.stages.overran or ("fallback" if is_late else None),
+            ),
+            usage=replace(climb.usage, feature=climb.row.cost, caller_cpu_s=climb.caller_cpu_s),
+        )
+
+    def _account(self, climb: Climb, prediction: Prediction, arrived_at: datetime) -> None:
+        """One fact to the spool, and the metrics of one prediction."""
+        request = climb.request
+        self._spool.write(
+            CallerFact(
+                attempt_id=request.attempt_id,
+                delivery_key=request.delivery_key,
+                tenant=request.tenant,
+                path=request.path,
+                predictor=prediction.predictor,
+                version=prediction.version,
+                rung=prediction.rung,
+                reason=prediction.reason,
+                feature=prediction.usage.feature,
+                caller_cpu_s=prediction.usage.caller_cpu_s,
+                delivered_in_time=prediction.rung is not Rung.NONE and not request.deadline.expired,
+                arrived_at=arrived_at,
+                answered_at=self._now(),
+            )
+        )
+        self._metrics.predicted(prediction)
+
+
+def _score_request(climb: Climb, vector: npt.NDArray[np.float32], deadline: Deadline) -> ScoreRequest:
+    is_interactive = climb.predictor.objective is Objective.LATENCY
+    return ScoreRequest(
+        attempt_id=climb.request.attempt_id,
+        scorer=climb.predictor.id,
+        features=vector.astype("<f4", copy=False).tobytes(),
+        num_rows=1,
+        deadline=deadline,
+        pool=Pool.INTERACTIVE if is_interactive else Pool.BULK,
+        tenant=climb.request.tenant,
+        path=climb.request.path,
+    )
+
+
+def _one_score(scores: Sequence[Any]) -> float:
+    if len(scores) != 1 or not math.isfinite(scores[0]):
+        raise Missed(Reason.MODEL_ERROR, f"expected one finite score, got {list(scores)}")
+    return float(scores[0])
+
+
+def reason_of(error: HeadraceError) -> Reason:
+    """Why the model rung missed, in a word that can label a metric."""
+    for kind, reason in REASONS.items():
+        if isinstance(error, kind):
+            return reason
+    return Reason.ENGINE_UNAVAILABLE if isinstance(error, Unavailable) else Reason.MODEL_ERROR

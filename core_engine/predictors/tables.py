@@ -1,0 +1,96 @@
+"""The registry's two tables and how a database is opened; the feature views' table is featurestore's own.
+
+Used by `registry` and by the migrations. Instants are aware UTC on every database, SQLite included.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import DateTime, Dialect, Engine, ForeignKeyConstraint, String, Text, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.types import TypeDecorator
+
+from core_engine.errors import ConfigurationError
+
+BUSY_TIMEOUT_S = 5.0
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """An aware instant. SQLite keeps no offset, so UTC is written and read back as UTC; a naive value is refused."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        if value is None:
+            return None
+        if value.tzinfo is None:
+            raise ValueError(f"a naive datetime ({value.isoformat()}) cannot be stored; give it an offset")
+        return value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return value.replace(tzinfo=UTC) if value is not None and value.tzinfo is None else value
+
+
+class Base(DeclarativeBase):
+    """Metadata of the predictor registry."""
+
+
+class PredictorVersion(Base):
+    """One immutable version. `declaration` is its canonical JSON as text, so that its bytes survive any database."""
+
+    __tablename__ = "predictor_versions"
+
+    name: Mapped[str] = mapped_column(String(128), primary_key=True)
+    version: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    fingerprint: Mapped[str] = mapped_column(String(64))
+    declaration: Mapped[str] = mapped_column(Text)
+    created_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class PredictorAlias(Base):
+    """A movable name (`live`, `shadow`) for one version of one predictor."""
+
+    __tablename__ = "predictor_aliases"
+    __table_args__ = (
+        ForeignKeyConstraint(
+            ["predictor", "version"],
+            ["predictor_versions.name", "predictor_versions.version"],
+            name="fk_predictor_aliases_version",
+        ),
+    )
+
+    predictor: Mapped[str] = mapped_column(String(128), primary_key=True)
+    alias: Mapped[str] = mapped_column(String(64), primary_key=True)
+    version: Mapped[int]
+    updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+def open_database(url: str) -> Engine:
+    """A SQLAlchemy engine for `url`; nothing is connected yet.
+
+    SQLite gets WAL (the engine, the door and the command line share one file), a busy timeout and foreign keys.
+
+    Raises:
+        ConfigurationError: where the URL cannot be parsed or its driver is not installed.
+    """
+    try:
+        parsed = make_url(url)
+        if parsed.get_backend_name() != "sqlite":
+            return create_engine(parsed, pool_pre_ping=True)
+        engine = create_engine(parsed, connect_args={"timeout": BUSY_TIMEOUT_S})
+    except (ArgumentError, ImportError) as error:
+        raise ConfigurationError(f"database URL {url!r}: {error}; expected e.g. sqlite:///path/to/file.db") from None
+    event.listen(engine, "connect", _prepare_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: Any, _record: object) -> None:
+    cursor = connection.cursor()
+    cursor.execute("PRAGMA journal_mode=WAL")
+    cursor.execute("PRAGMA synchronous=NORMAL")
+    cursor.execute("PRAGMA foreign_keys=ON")
+    cursor.close()

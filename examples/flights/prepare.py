@@ -1,0 +1,181 @@
+"""All of the example before it is served: data -> features -> training -> quality, cached; then the declarations.
+
+`headrace` calls `prepare` once and `upcoming_flights` for the requests; it loads the views online itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pyarrow.parquet
+
+from core_engine.predictors.declaration import Artifact, Predictor, Prior
+from core_engine.scoring.prior import PriorTable
+from core_engine.scoring.student import OnnxStudent
+from core_engine.scoring.torch_scorer import load_scorer
+from examples.flights import cache
+from examples.flights.clock import ShiftedClock, shifted_clock
+from examples.flights.data import data_dir, normalise, read_raw
+from examples.flights.features import build_history, feature_views, write_history
+from examples.flights.fitting import NUM_EPOCHS, fit_prior, fit_scorer, fit_student, with_absences
+from examples.flights.predictors import SEGMENT, Artifacts, Categories, delay_risk, flight_notice
+from examples.flights.quality import Quality, rung_quality
+from examples.flights.training import Split, build_split
+from featurestore.definitions import FeatureView
+
+Progress = Callable[[str, int, int], None]  # stage, done, total
+
+SCORER, STUDENT, PRIOR, FLIGHTS, SUMMARY = (
+    "delay_risk.safetensors", "delay_risk.onnx", "delay_risk_prior.json", "flights.parquet", "summary.json",
+)  # fmt: skip
+_DATA_FILES = ("flights.csv.zip", "weather.csv", "airports.csv")
+_RECIPE = (
+    *(f"examples.flights.{m}" for m in ("data", "features", "predictors", "training", "fitting", "quality", "prepare")),
+    *(f"core_engine.scoring.{m}" for m in ("encoding", "torch_scorer", "student", "prior")),
+    *(f"featurestore.{m}" for m in ("offline_store", "timeline", "source")),
+)
+_PACKAGES = ("torch", "lightgbm", "onnxmltools", "onnxruntime", "numpy", "duckdb", "pyarrow")
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a build leaves beside its files: what the declarations need, what was measured, seconds by stage."""
+
+    categories: Categories
+    prior_fallback: float
+    quality: Quality
+    seconds: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """The example, ready to be registered, materialized and served under `clock`.
+
+    `flights_path` holds `data.FlightData.flights`, in data time. `seconds` are those of the build, also where it came
+    from the cache.
+    """
+
+    views: tuple[FeatureView, ...]
+    delay_risk: Predictor
+    flight_notice: Predictor
+    clock: ShiftedClock
+    quality: Quality
+    flights_path: Path
+    seconds: Mapping[str, float]
+    from_cache: bool
+
+    @property
+    def predictors(self) -> tuple[Predictor, ...]:
+        return self.delay_risk, self.flight_notice
+
+
+def _silent(_stage: str, _done: int, _total: int) -> None:
+    """No progress wanted."""
+
+
+def prepare(work_dir: Path, now: datetime, progress: Progress = _silent, source: Path | None = None) -> Prepared:
+    """Build under `work_dir`, or take what an earlier run built from the same input. `now` is aware.
+
+    `source` is the folder of the data files; None is that of the installed wheel.
+
+    Raises:
+        ConfigurationError: the data wheel or the demo extra is not installed.
+    """
+    clock = shifted_clock(now)
+    source = source or data_dir()
+    recipe = cache.fingerprint((source / name for name in _DATA_FILES), _RECIPE, _PACKAGES)
+    folder = work_dir.resolve() / f"flights-{recipe[:16]}"
+    from_cache = cache.is_intact(folder)
+    if not from_cache:
+        cache.build(folder, lambda new: _build(new, source, progress))
+    return _load(folder, clock, from_cache)
+
+
+def _load(folder: Path, clock: ShiftedClock, from_cache: bool) -> Prepared:
+    summary = msgspec.json.decode((folder / SUMMARY).read_bytes(), type=Summary)
+    artifacts = Artifacts(
+        scorer=Artifact.of(folder / SCORER),
+        student=Artifact.of(folder / STUDENT),
+        prior=Artifact.of(folder / PRIOR),
+        prior_fallback=summary.prior_fallback,
+    )
+    return Prepared(
+        views=feature_views(folder),
+        delay_risk=delay_risk(summary.categories, artifacts),
+        flight_notice=flight_notice(),
+        clock=clock,
+        quality=summary.quality,
+        flights_path=folder / FLIGHTS,
+        seconds=summary.seconds,
+        from_cache=from_cache,
+    )
+
+
+class _Stages:
+    """Times and reports the stages of one build."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, name: str, num_steps: int = 1) -> Iterator[Callable[[int, int], None]]:
+        start = time.monotonic()
+        self._progress(name, 0, num_steps)
+        yield partial(self._progress, name)
+        self._progress(name, num_steps, num_steps)
+        self.seconds[name] = round(time.monotonic() - start, 3)
+
+
+def _build(folder: Path, source: Path, progress: Progress) -> None:
+    stage = _Stages(progress)
+    with stage("read flights"):
+        data = normalise(read_raw(source))
+        pyarrow.parquet.write_table(data.flights, folder / FLIGHTS)
+    with stage("build features"):
+        write_history(build_history(data), folder)
+    with stage("join features"):
+        split = build_split(data.flights, feature_views(folder))
+    with stage("train scorer", NUM_EPOCHS) as on_progress:
+        rows = with_absences(split.train, split.columns)
+        scorer = fit_scorer(rows, split.columns, folder / SCORER, on_progress)
+    with stage("train student"):
+        student = fit_student(rows, folder / STUDENT)
+        prior, fallback = fit_prior(split.train, split.columns, folder / PRIOR)
+    with stage("measure quality"):
+        quality = measure(split, Artifacts(scorer=scorer, student=student, prior=prior, prior_fallback=fallback))
+    summary = Summary(
+        categories=split.categories, prior_fallback=fallback, quality=quality, seconds=stage.seconds
+    )  # fmt: skip
+    (folder / SUMMARY).write_bytes(msgspec.json.encode(summary))
+
+
+def measure(split: Split, artifacts: Artifacts) -> Quality:
+    """Every rung as it will be served, from its file, on the held-out flights."""
+    rows = split.held_out
+    prior = PriorTable(
+        Prior(artifact=artifacts.prior, segment=SEGMENT, fallback=artifacts.prior_fallback), split.columns
+    )
+    scores = {
+        "model": load_scorer(artifacts.scorer.path, artifacts.scorer.sha256).score(rows.matrix),
+        "student": OnnxStudent(artifacts.student).score_batch(rows.matrix),
+        "prior": np.array([prior.rate(row) for row in rows.matrix]),
+    }
+    rungs = {name: rung_quality(rows.late, values, rows.day) for name, values in scores.items()}
+    days = np.unique(rows.day)
+    return Quality(
+        first_day=str(days[0]),
+        last_day=str(days[-1]),
+        num_days=len(days),
+        num_flights=len(rows.late),
+        num_without_label=split.held_out_without_label,
+        rate=float(rows.late.mean()),
+        **rungs,
+    )

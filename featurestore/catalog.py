@@ -1,0 +1,119 @@
+"""The views that a store or reader was built with, compiled once: names, positions, codecs, defaults.
+
+Resolves a reference (`view.feature`) in one dictionary look-up and says by name what is not declared. It reads nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn
+
+from core_engine.errors import ConfigurationError, InvalidRequest
+from featurestore.codec import RowCodec, served_default
+from featurestore.definitions import FeatureView, Field
+from featurestore.instants import duration_us
+
+VIEW_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledView:
+    """A view with what its schema implies. `defaults` are in schema order, None where a field has none."""
+
+    view: FeatureView
+    codec: RowCodec
+    ttl_us: int
+    defaults: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One resolved reference; `position` is its place in the view's schema."""
+
+    ref: str
+    compiled: CompiledView
+    field: Field
+    position: int
+
+
+def compile_view(view: FeatureView) -> CompiledView:
+    """Raises `ConfigurationError` for a name that no reference or key could carry, a TTL without end, a bad default."""
+    for name in (view.name, *(field.name for field in view.schema)):
+        if not VIEW_NAME.fullmatch(name):
+            raise ConfigurationError(f"feature view {view.name}: {name!r} is no name; use letters, digits and _")
+    if not math.isfinite(view.ttl_s):
+        raise ConfigurationError(f"feature view {view.name}: ttl_s must be finite, got {view.ttl_s}")
+    defaults = tuple(served_default(view, field) for field in view.schema)
+    return CompiledView(view, RowCodec(view), duration_us(view.ttl_s), defaults)
+
+
+class ViewCatalog:
+    """Views by name, one version of each, and their features by reference."""
+
+    def __init__(self, views: Iterable[FeatureView]) -> None:
+        self._views: dict[str, CompiledView] = {}
+        self._features: dict[str, Feature] = {}
+        for view in views:
+            self._add(compile_view(view))
+
+    def _add(self, compiled: CompiledView) -> None:
+        view = compiled.view
+        if view.name in self._views:
+            raise ConfigurationError(f"feature view {view.name} is declared twice; a reader serves one version of it")
+        self._views[view.name] = compiled
+        for position, field in enumerate(view.schema):
+            ref = f"{view.name}.{field.name}"
+            self._features[ref] = Feature(ref, compiled, field, position)
+
+    def resolve(self, ref: str) -> Feature:
+        """Raises `ConfigurationError` for a view or feature that is not declared."""
+        feature = self._features.get(ref)
+        if feature is None:
+            self._refuse(ref)
+        return feature
+
+    def view(self, name: str) -> CompiledView:
+        """Raises `ConfigurationError` for a view that is not declared."""
+        compiled = self._views.get(name)
+        if compiled is None:
+            raise ConfigurationError(f"feature view {name!r} is not declared; declared: {sorted(self._views)}")
+        return compiled
+
+    def by_view(self, refs: Sequence[str]) -> list[tuple[CompiledView, list[Feature]]]:
+        """The features of `refs` grouped by view, in order of first mention."""
+        groups: dict[str, tuple[CompiledView, list[Feature]]] = {}
+        for ref in refs:
+            feature = self.resolve(ref)
+            groups.setdefault(feature.compiled.view.name, (feature.compiled, []))[1].append(feature)
+        return list(groups.values())
+
+    def _refuse(self, ref: str) -> NoReturn:
+        name, _, feature = ref.partition(".")
+        self.view(name).view.field(feature)
+        raise ConfigurationError(f"feature {ref!r}: expected view.feature")
+
+
+def entity_key_of(view: FeatureView, keys: Mapping[str, str]) -> str:
+    """The key among `keys` of the view's entity. Raises `InvalidRequest`, naming the entity, where there is none."""
+    return checked_key(view, keys.get(view.entity))
+
+
+def checked_key(view: FeatureView, key: object) -> str:
+    """`key` as the key of an entity of `view`; raises `InvalidRequest` for what no hash could be named by."""
+    if isinstance(key, str) and key and _is_unicode(key):
+        return key
+    expected = f"a non-empty string as the key of entity {view.entity!r} for feature view {view.name}"
+    raise InvalidRequest(
+        f"entity {view.entity} = {key!r}: expected {expected}", field=view.entity, value=key, expected=expected
+    )
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, as JSON can carry it
+        return False
+    return True

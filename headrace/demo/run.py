@@ -1,0 +1,130 @@
+"""The demo's five steps, in order. Composition root: the stack, its clients and the clock are made here."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+
+import httpx
+from rich.console import Console
+
+from core_engine.settings import Settings
+from headrace.demo import summary as report
+from headrace.demo.failover import kill_engine
+from headrace.demo.load import WARM_UP, DemoFailed, ask_all, check_model_share, measured
+from headrace.demo.notice import bulk_running, stream_notice
+from headrace.flights import Flights, load_flights, work_dir
+from headrace.runtime import free_port
+from headrace.stack import LocalStack
+from headrace.steps import Steps
+
+
+async def run_demo(given: Settings, json_file: Path | None) -> None:
+    """Run the main job, print the summary, and write it to `json_file` where one is named.
+
+    Raises:
+        DemoFailed: a promise was not kept.
+        HeadraceError: a part could not be started; everything else is stopped.
+    """
+    console, start = Console(), time.monotonic()
+    steps = Steps(console)
+    stack = LocalStack(demo_settings(given), fresh=True)
+    async with AsyncExitStack() as exits:
+        with steps.step("Start the stack"):
+            await exits.enter_async_context(stack)
+        flights = await load_flights(stack.settings, stack.url, work_dir(given), datetime.now(UTC), steps)
+        online = await predict(stack, flights, steps)
+        notice = await notice_beside_bulk(stack, flights, steps)
+        failover = await lose_the_engine(stack, flights, steps)
+        with steps.step("Stop the stack"):
+            await exits.aclose()
+    check_nothing_left(stack.supervisor.pids)
+    summary = report.Summary(
+        online=online,
+        notice=notice,
+        failover=failover,
+        quality=quality_of(flights),
+        feature_rows=flights.feature_rows,
+        steps=steps.seconds,
+        seconds=time.monotonic() - start,
+    )
+    report.show(summary, console)
+    console.print(f"All {len(stack.supervisor.pids)} processes that were started have ended.")
+    if json_file is not None:
+        json_file.write_bytes(report.to_json(summary))
+
+
+def demo_settings(given: Settings) -> Settings:
+    """The user's settings with a state folder of its own, wiped by each run, and a port that nobody uses.
+
+    A port named by the user stays: then a port in use is an error.
+    """
+    http = given.http
+    if "port" not in http.model_fields_set:
+        http = http.model_copy(update={"port": free_port(http.host)})
+    return given.model_copy(update={"state_dir": given.state_dir / "demo", "http": http})
+
+
+async def predict(stack: LocalStack, flights: Flights, steps: Steps) -> report.Online:
+    """Step 3, first half: every flight next due, scored by the model rung."""
+    async with httpx.AsyncClient(base_url=stack.url, timeout=5.0) as client:
+        with steps.step(f"Predict {len(flights.requests)} flights, after {WARM_UP} to warm up") as bar:
+            await ask_all(client, flights.requests[-WARM_UP:], bar.advance)
+            online = measured(await ask_all(client, flights.requests, bar.advance), WARM_UP)
+    check_model_share(online)
+    return online
+
+
+async def notice_beside_bulk(stack: LocalStack, flights: Flights, steps: Steps) -> report.Notice:
+    """Step 3, second half: a notice streamed token by token beside a bulk generation."""
+    console, engine = steps.console, stack.settings.engine
+
+    def show(text: str) -> None:
+        console.print(text, end="", markup=False, highlight=False, soft_wrap=True)
+
+    async with AsyncExitStack() as exits:
+        with steps.step("Start a bulk generation"):
+            bulk = await exits.enter_async_context(bulk_running(engine))
+        console.print("[dim]flight_notice:[/dim] ", end="")
+        notice = await stream_notice(stack.url, flights.requests[0].facts, bulk, engine.dtype, show)
+        console.print()
+    return notice
+
+
+async def lose_the_engine(stack: LocalStack, flights: Flights, steps: Steps) -> report.Failover:
+    """Step 4: the student answers while the engine is gone."""
+    async with httpx.AsyncClient(base_url=stack.url, timeout=5.0) as client:
+        with steps.step("Kill the engine, ask until the model rung answers again"):
+            return await kill_engine(stack.supervisor, client, flights.requests[0])
+
+
+def quality_of(flights: Flights) -> report.Quality:
+    quality = flights.prepared.quality
+    return report.Quality(
+        auc=quality.model.auc,
+        auc_low=quality.model.auc_low,
+        auc_high=quality.model.auc_high,
+        auc_student=quality.student.auc,
+        auc_prior=quality.prior.auc,
+        num_flights=quality.num_flights,
+        first_day=quality.first_day,
+        last_day=quality.last_day,
+    )
+
+
+def check_nothing_left(pids: tuple[int, ...]) -> None:
+    """Raises `DemoFailed` if a process that the stack started is still there."""
+    left = [pid for pid in pids if _exists(pid)]
+    if left:
+        raise DemoFailed(f"processes {left} are still there after the stack was stopped")
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,216 @@
+"""Composition root of the HTTP door: builds every part from the settings, serves, and drains on SIGTERM.
+
+It starts and answers with whatever is there: without an engine from the lower rungs, without Redis with features
+missing. Only what can never work stops it: a port in use, a broken model file, a malformed URL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from types import FrameType
+from typing import Any
+
+import structlog
+import uvicorn
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+from sqlalchemy import Engine
+
+from core_engine.costs.spool import Spool
+from core_engine.errors import ConfigurationError
+from core_engine.llm.client import EngineClient
+from core_engine.llm.tokenizer import Tokenizer
+from core_engine.metrics import Metrics
+from core_engine.predictors.catalogue import Catalogue
+from core_engine.predictors.predict import PredictFlow
+from core_engine.predictors.registry import Registry
+from core_engine.predictors.rungs import RungCache
+from core_engine.predictors.tables import open_database
+from core_engine.readers import FeatureReader
+from core_engine.settings import HttpSettings, Settings
+from featurestore.connection import connect
+from featurestore.definitions import FeatureView
+from featurestore.online_store import OnlineStore
+from featurestore.readers import OnlineFeatureReader
+from headrace.logs import configure_logging
+from headrace.migrations import upgrade
+from headrace.upkeep import RegisteredFeatureReader, ScorerKeeper, repeat, warm_rungs
+from headrace.wheels import model_file
+from online.app import create_app
+from online.services import DoorState, Services
+
+log = structlog.get_logger(__name__)
+
+REFRESH_S = 0.5
+PING_S = 0.25
+
+
+def run_door(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT, then drain: `/readyz` turns 503, requests in flight finish within `drain_s`.
+
+    Raises:
+        ConfigurationError: the port is in use, or a setting or file cannot work; nothing is left behind.
+    """
+    configure_logging(settings.log_level)
+    with listen(settings.http) as listener:
+        door = Door(settings)
+        app = create_app(door.services, door.running)
+        config = uvicorn.Config(
+            app,
+            loop="uvloop",
+            http="httptools",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=1,  # the drain is over by then; what still runs is cut off
+        )
+        DrainingServer(config, door.services.state, settings.http.drain_s).run(sockets=[listener])
+
+
+def listen(http: HttpSettings) -> socket.socket:
+    """A listening socket, taken before anything slow is built.
+
+    Raises:
+        ConfigurationError: names the port, the fault and the setting.
+    """
+    listener: socket.socket | None = None
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(http.host, http.port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, proto)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(2048)
+    except OSError as error:
+        if listener is not None:
+            listener.close()
+        why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
+        message = f"port {http.port} on {http.host} {why}; set HEADRACE_HTTP__PORT to another port"
+        raise ConfigurationError(message) from None
+    return listener
+
+
+class Door:
+    """Every part of one HTTP process, built but not started; `running` starts and stops them."""
+
+    def __init__(self, settings: Settings) -> None:
+        upgrade(settings.database_url)
+        self._settings = settings
+        self._database: Engine = open_database(settings.database_url)
+        self._redis = connect(settings.redis)
+        self._catalogue = Catalogue(Registry(self._database), REFRESH_S)
+        self._client = EngineClient(engine_endpoint(settings), lost_after_s=settings.engine.lost_after_s)
+        self._features = RegisteredFeatureReader(self._database, self._reader)
+        self._rungs = RungCache()
+        tokenizer = Tokenizer.from_gguf(model_file(settings.engine))
+        metrics = Metrics()
+        self._spool = Spool(settings.spool_dir, "door", metrics)
+        flow = PredictFlow(
+            features=self._features,
+            engine=self._client,
+            rungs=self._rungs,
+            spool=self._spool,
+            metrics=metrics,
+            feature_cap_s=settings.features.cap_ms / 1e3,
+        )
+        self.services = Services(
+            http=settings.http,
+            model_name=settings.engine.model_name,
+            catalogue=self._catalogue,
+            flow=flow,
+            client=self._client,
+            tokenizer=tokenizer,
+            spool=self._spool,
+            metrics=metrics,
+            ping_store=lambda: answers(self._redis),
+        )
+
+    def _reader(self, views: Sequence[FeatureView]) -> FeatureReader:
+        store = OnlineStore(self._redis, views, self._settings.features.retention_s)
+        return OnlineFeatureReader(store, views)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Start in the order of need; stop in the reverse order, the spool last, so that no fact is lost."""
+        async with AsyncExitStack() as exits:
+            exits.push_async_callback(asyncio.to_thread, self._database.dispose)
+            exits.push_async_callback(asyncio.to_thread, self._spool.close)
+            exits.push_async_callback(self._redis.aclose)
+            await self._catalogue.start()
+            exits.push_async_callback(self._catalogue.close)
+            await self._client.start()
+            exits.push_async_callback(self._client.close)
+            await self._features.refresh()
+            await warm_rungs(self._catalogue, self._rungs)
+            keeper = ScorerKeeper(self._client, self._catalogue)
+            for name, work in (
+                ("feature views", self._features.refresh),
+                ("rungs", lambda: warm_rungs(self._catalogue, self._rungs)),
+                ("scorers", keeper.tend),
+            ):
+                exits.push_async_callback(stop, spawn(name, repeat(work, REFRESH_S / 2)))
+            log.info("door_serving", host=self._settings.http.host, port=self._settings.http.port)
+            yield
+        log.info("door_stopped")
+
+
+class DrainingServer(uvicorn.Server):
+    """Goes on listening while it drains, so that probes and late callers are told; then shuts down in order."""
+
+    def __init__(
+        self, config: uvicorn.Config, state: DoorState, drain_s: float, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        super().__init__(config)
+        self._state = state
+        self._drain_s = drain_s
+        self._clock = clock
+        self._drained_at_s = float("inf")
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """The first signal drains, a second one does not wait for requests. Neither kills: the exit status is 0."""
+        if self._state.draining:
+            self.should_exit = True
+        else:
+            self._state.draining = True
+            self._drained_at_s = self._clock() + self._drain_s
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._state.draining and (self._state.in_flight == 0 or self._clock() >= self._drained_at_s):
+            self.should_exit = True
+        return await super().on_tick(counter)
+
+
+def engine_endpoint(settings: Settings) -> str:
+    """Where the engine listens: as set, or a socket in the state folder."""
+    return settings.engine.endpoint or f"ipc://{(settings.state_dir / 'engine.sock').resolve()}"
+
+
+async def answers(redis: Redis) -> bool:
+    """Whether the store answers a ping in time."""
+    try:
+        async with asyncio.timeout(PING_S):
+            return bool(await redis.ping())
+    except (RedisError, OSError, TimeoutError):
+        return False
+
+
+def spawn(name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    """A background task whose end, which nobody expects, is logged when it comes."""
+    task = asyncio.create_task(work, name=name)
+    task.add_done_callback(_report)
+    return task
+
+
+async def stop(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("background_task_failed", task=task.get_name(), exc_info=error)

@@ -1,0 +1,129 @@
+"""Composition root of the engine process: settings in, one `EngineServer` that runs until SIGTERM."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from types import FrameType
+
+import structlog
+import torch
+import zmq
+from sqlalchemy.exc import SQLAlchemyError
+
+from core_engine.costs.spool import Spool
+from core_engine.errors import ConfigurationError, ModelFileError
+from core_engine.llm.block_pool import BlockPool
+from core_engine.llm.decoder import Decoder
+from core_engine.llm.engine import Engine
+from core_engine.llm.gguf_reader import default_model_path, field, open_gguf
+from core_engine.llm.gguf_weights import read_config, read_weights
+from core_engine.llm.model_config import ModelConfig
+from core_engine.llm.runner import Runner
+from core_engine.llm.scheduler import PoolLimits, Scheduler, SchedulerLimits
+from core_engine.llm.scorers import ScorerHost
+from core_engine.llm.server import EngineInfo, EngineServer
+from core_engine.llm.step_time import load_calibration
+from core_engine.metrics import Metrics
+from core_engine.predictors.declaration import TorchScorer
+from core_engine.predictors.registry import Registry
+from core_engine.predictors.tables import open_database
+from core_engine.scoring.torch_scorer import load_scorer
+from core_engine.settings import EngineSettings, PoolSettings, Settings
+
+log = structlog.get_logger()
+
+
+def run_engine(settings: Settings) -> None:
+    """Serve one engine at `settings.engine.endpoint` until SIGTERM or SIGINT.
+
+    Raises:
+        ConfigurationError: no endpoint, a model file that cannot be loaded, or an endpoint that cannot be bound.
+    """
+    endpoint = settings.engine.endpoint
+    if endpoint is None:
+        raise ConfigurationError("HEADRACE_ENGINE__ENDPOINT is not set, expected ipc://<path of a socket>")
+    torch.set_num_threads(settings.engine.num_threads or len(os.sched_getaffinity(0)))
+    engine, info = build_engine(settings.engine)
+    scorers = ScorerHost()
+    load_registered(settings.database_url, scorers)
+    spool = Spool(settings.spool_dir, "engine", Metrics())
+    server = EngineServer(engine, scorers, info, endpoint, load_scorer, spool.write)
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        server.stop()
+
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)
+    try:
+        server.run()
+    except zmq.ZMQError as error:
+        raise ConfigurationError(f"HEADRACE_ENGINE__ENDPOINT = {endpoint}: cannot be bound: {error}") from None
+    finally:
+        spool.close()
+
+
+def build_engine(settings: EngineSettings) -> tuple[Engine, EngineInfo]:
+    """The engine of `settings`, its weights loaded and its KV cache allocated."""
+    path = settings.model_path or default_model_path()
+    dtype = getattr(torch, settings.dtype)
+    reader = open_gguf(path)
+    config = read_config(reader, path)
+    decoder = Decoder(config, read_weights(reader, config, dtype, path))
+    num_blocks = _num_blocks(settings, config, dtype.itemsize)
+    context_tokens = min(settings.max_context_tokens, config.max_positions)
+    blocks = BlockPool(num_blocks, settings.block_size)
+    limits = SchedulerLimits(
+        interactive=_limits(settings.interactive),
+        bulk=_limits(settings.bulk),
+        max_context_tokens=context_tokens,
+        max_step_tokens=settings.max_step_tokens,
+        max_step_s=settings.max_step_ms / 1e3,
+    )
+    step_time = load_calibration(settings.dtype, settings.calibration)
+    eos = frozenset({int(field(reader, "tokenizer.ggml.eos_token_id", path))})
+    engine = Engine(Scheduler(limits, blocks, step_time), Runner(decoder, num_blocks, settings.block_size), eos)
+    info = EngineInfo(settings.model_name, context_tokens, config.vocab_size, settings.dtype, settings.heartbeat_s)
+    return engine, info
+
+
+def load_registered(database_url: str, scorers: ScorerHost) -> None:
+    """Load the live torch scorers of the registry; one that cannot be loaded is named and left out.
+
+    Doors ask again for what is missing, so an engine without a database still serves.
+    """
+    try:
+        predictors = Registry(open_database(database_url)).view().live()
+    except SQLAlchemyError as error:
+        log.warning("registry_not_read", error=type(error).__name__)
+        return
+    for predictor in predictors:
+        if not isinstance(predictor.model, TorchScorer):
+            continue
+        artifact = predictor.model.artifact
+        try:
+            scorers.put(predictor.id, load_scorer(Path(artifact.path), artifact.sha256))
+        except ModelFileError as error:
+            log.error("scorer_not_loaded", scorer=predictor.id, error=str(error))
+
+
+def _limits(settings: PoolSettings) -> PoolLimits:
+    return PoolLimits(
+        settings.min_seats,
+        settings.max_seats,
+        settings.max_kv_share,
+        settings.max_queued,
+        settings.max_queued_tokens,
+    )
+
+
+def _num_blocks(settings: EngineSettings, config: ModelConfig, bytes_per_element: int) -> int:
+    block_bytes = config.kv_bytes_per_token(bytes_per_element) * settings.block_size
+    num_blocks = settings.kv_cache_bytes // block_bytes
+    if num_blocks < 2:
+        raise ConfigurationError(
+            f"HEADRACE_ENGINE__KV_CACHE_BYTES = {settings.kv_cache_bytes}: holds {num_blocks} blocks, "
+            f"expected at least {2 * block_bytes} bytes"
+        )
+    return num_blocks

@@ -1,0 +1,170 @@
+"""Loads the flights example into a running local stack: prepare, materialize, register, until the door answers from it.
+
+Called by `headrace up --example flights` and by `headrace demo`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import httpx
+import msgspec
+from sqlalchemy import Engine
+from sqlalchemy.orm import Session
+
+from core_engine.errors import ConfigurationError, Unavailable
+from core_engine.predictors.registry import LIVE, Registry
+from core_engine.predictors.tables import open_database
+from core_engine.settings import Settings
+from examples.flights.prepare import Prepared, prepare
+from examples.flights.upcoming import UpcomingFlight, upcoming_flights
+from featurestore.connection import connect
+from featurestore.materialize import materialize
+from featurestore.online_store import OnlineStore
+from featurestore.registry import register_view
+from headrace.steps import Steps
+
+PREDICT = "/v1/predict/delay_risk"
+POLL_S = 0.1
+SERVED_S = 30.0
+OnProgress: TypeAlias = Callable[[int, int, str], None]  # done, of how many, what
+NOTICE_DELAY_MIN = 45  # what the example's notice tells the passengers
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One real flight as the door wants it: `name` as passengers know it, `inputs` in JSON's types."""
+
+    name: str
+    inputs: Mapping[str, Any]
+
+    @property
+    def facts(self) -> str:
+        """What a notice about it is to be written from."""
+        return (
+            f"Flight {self.name} from {self.inputs['origin']} to {self.inputs['dest']}, scheduled departure "
+            f"{self.inputs['scheduled_departure'][11:16]}. Delay: {NOTICE_DELAY_MIN} minutes. "
+            "Reason: low cloud at the departure airport. The gate stays open until the new departure time."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Flights:
+    """The example as loaded at `now`: features as known then, and the flights next due after it."""
+
+    prepared: Prepared
+    requests: tuple[Request, ...]
+    feature_rows: int
+    now: datetime
+
+
+def work_dir(settings: Settings) -> Path:
+    """Where the prepared example is kept from run to run, whatever becomes of the rest of the state."""
+    return settings.state_dir / "flights"
+
+
+async def load_flights(settings: Settings, url: str, folder: Path, now: datetime, steps: Steps) -> Flights:
+    """Prepare the example under `folder` (cached there) and load it as known at `now` into the stack at `url`.
+
+    Raises:
+        ConfigurationError: the data or a package is missing, or the registry holds other declarations.
+        Unavailable: the stack did not answer from it in time.
+    """
+    with steps.step("Prepare flights") as bar:
+        prepared = await prepare_in_thread(folder, now, lambda stage, done, total: bar.advance(done, total, stage))
+    with steps.step("Materialize features") as bar:
+        feature_rows = await fill_store(settings, prepared, now, bar.advance)
+    with steps.step("Register predictors"):
+        await asyncio.to_thread(register, settings, prepared)
+        requests = tuple(as_request(flight) for flight in await asyncio.to_thread(upcoming_flights, prepared, now))
+        await until_served(url, requests[0])
+    return Flights(prepared, requests, feature_rows, now)
+
+
+async def prepare_in_thread(folder: Path, now: datetime, progress: Callable[[str, int, int], None]) -> Prepared:
+    """`prepare`, off the event loop. When cancelled it ends at its next word of progress, and is waited for."""
+    cancelled = threading.Event()
+
+    def tell(stage: str, done: int, total: int) -> None:
+        if cancelled.is_set():
+            raise asyncio.CancelledError
+        progress(stage, done, total)
+
+    work = asyncio.ensure_future(asyncio.to_thread(prepare, folder, now, tell))
+    try:
+        return await asyncio.shield(work)
+    except asyncio.CancelledError:
+        cancelled.set()
+        await asyncio.wait({work})
+        raise
+
+
+def _silent(_done: int, _total: int, _view: str) -> None:
+    """No progress wanted."""
+
+
+async def fill_store(settings: Settings, prepared: Prepared, now: datetime, on_progress: OnProgress = _silent) -> int:
+    """Materialize every view as known at `now`; returns the rows now online. Safe to repeat."""
+    client = connect(settings.redis)
+    try:
+        store = OnlineStore(client, prepared.views, settings.features.retention_s)
+        rows = 0
+        for view in prepared.views:
+            tell = partial(_tell, on_progress, view.name)
+            done = await materialize(view, store, now, tell, prepared.clock.shift)
+            rows += done.written + done.kept
+        return rows
+    finally:
+        await client.aclose()
+
+
+def _tell(on_progress: OnProgress, view: str, done: int, total: int) -> None:
+    on_progress(done, total, view)
+
+
+def register(settings: Settings, prepared: Prepared) -> None:
+    """Register views and predictors and make version 1 of each predictor live."""
+    database = open_database(settings.database_url)
+    try:
+        _register(database, prepared)
+    except ConfigurationError as error:
+        raise ConfigurationError(
+            f"{error} (the example has changed since it was loaded here: remove {settings.state_dir} to begin anew)"
+        ) from None
+    finally:
+        database.dispose()
+
+
+def _register(database: Engine, prepared: Prepared) -> None:
+    with Session(database) as session, session.begin():
+        for view in prepared.views:
+            register_view(session, view)
+    registry = Registry(database)
+    for predictor in prepared.predictors:
+        registry.register(predictor)
+        registry.set_alias(predictor.name, LIVE, predictor.version)
+
+
+def as_request(flight: UpcomingFlight) -> Request:
+    return Request(flight.name, msgspec.to_builtins(flight.inputs))
+
+
+async def until_served(url: str, request: Request) -> None:
+    """Wait until the door answers from the model rung: it has read the registry, and the engine holds the scorer."""
+    give_up_s = time.monotonic() + SERVED_S
+    async with httpx.AsyncClient(base_url=url, timeout=5.0) as client:
+        while True:
+            reply = await client.post(PREDICT, json={"inputs": request.inputs})
+            if reply.status_code == httpx.codes.OK and reply.json()["rung"] == "model":
+                return
+            if time.monotonic() > give_up_s:
+                raise Unavailable(f"{PREDICT} is not served {SERVED_S:.0f} s after it was registered: {reply.text}")
+            await asyncio.sleep(POLL_S)

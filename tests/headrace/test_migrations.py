@@ -1,0 +1,100 @@
+"""One history, two metadatas: an upgraded database is exactly what the tables declare."""
+
+from __future__ import annotations
+
+import threading
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import inspect
+from sqlalchemy.exc import StatementError
+from sqlalchemy.orm import Session
+
+from core_engine.errors import ConfigurationError
+from core_engine.predictors.tables import Base, PredictorVersion, open_database
+from featurestore.registry import metadata as feature_views
+from headrace.migrations import configured, upgrade
+
+TABLES = {"alembic_version", "predictor_versions", "predictor_aliases", "feature_views"}
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'new folder' / '50%.db'}"
+
+
+def test_an_upgraded_database_is_what_the_metadata_declares(url: str) -> None:
+    upgrade(url)
+    engine = open_database(url)
+    with engine.connect() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True})
+        assert compare_metadata(context, [Base.metadata, feature_views]) == []  # type: ignore[arg-type]
+    assert set(inspect(engine).get_table_names()) == TABLES
+    engine.dispose()
+
+
+def test_a_second_upgrade_changes_nothing(url: str) -> None:
+    upgrade(url)
+    engine = open_database(url)
+    with engine.connect() as connection:
+        before = connection.exec_driver_sql("SELECT name, sql FROM sqlite_master ORDER BY name").all()
+    upgrade(url)
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("SELECT name, sql FROM sqlite_master ORDER BY name").all() == before
+    engine.dispose()
+
+
+def test_the_history_can_be_walked_back(url: str) -> None:
+    upgrade(url)
+    engine = open_database(url)
+    with engine.begin() as connection:
+        command.downgrade(configured(connection), "base")
+    assert set(inspect(engine).get_table_names()) == {"alembic_version"}
+    engine.dispose()
+
+
+def test_processes_that_upgrade_at_once_do_not_collide(url: str) -> None:
+    Path(url.removeprefix("sqlite:///")).parent.mkdir()
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            upgrade(url)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def test_the_database_is_shared_by_writers_without_blocking_readers(url: str) -> None:
+    upgrade(url)
+    engine = open_database(url)
+    with engine.connect() as connection:
+        assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+        assert connection.exec_driver_sql("PRAGMA foreign_keys").scalar() == 1
+        assert connection.exec_driver_sql("PRAGMA busy_timeout").scalar() == 5000
+    engine.dispose()
+
+
+def test_a_naive_instant_is_refused_by_the_tables(url: str) -> None:
+    upgrade(url)
+    engine = open_database(url)
+    row = PredictorVersion(name="p", version=1, fingerprint="f", declaration="{}", created_at=datetime(2024, 1, 1))
+    with pytest.raises(StatementError, match="naive"), Session(engine) as session, session.begin():
+        session.add(row)
+    engine.dispose()
+
+
+@pytest.mark.parametrize("bad", ["not a url", "nosuchdatabase://host/db", "sqlite:////dev/null/x/y.db"])
+def test_a_database_that_cannot_be_opened_is_one_clear_sentence(bad: str) -> None:
+    with pytest.raises(ConfigurationError, match="database"):
+        upgrade(bad)

