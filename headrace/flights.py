@@ -6,9 +6,11 @@ Called by `headrace up --example flights` and by `headrace demo`.
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -20,7 +22,8 @@ import msgspec
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
-from core_engine.errors import ConfigurationError, Unavailable
+from core_engine.errors import ConfigurationError, StoreUnavailable, Unavailable
+from core_engine.pools.supervisor import Supervisor, is_ready_again
 from core_engine.predictors.registry import LIVE, Registry
 from core_engine.predictors.tables import open_database
 from core_engine.settings import Settings
@@ -168,3 +171,25 @@ async def until_served(url: str, request: Request) -> None:
             if time.monotonic() > give_up_s:
                 raise Unavailable(f"{PREDICT} is not served {SERVED_S:.0f} s after it was registered: {reply.text}")
             await asyncio.sleep(POLL_S)
+
+
+async def refill(supervisor: Supervisor, settings: Settings, flights: Flights) -> None:
+    """Our own Valkey keeps nothing on disk: whenever it was restarted, load the features again."""
+    restarts = 0
+    while True:
+        restarts = (await supervisor.until("valkey", is_ready_again(restarts))).restarts
+        with suppress(StoreUnavailable):  # lost again meanwhile: its next restart is waited for
+            await fill_store(settings, flights.prepared, flights.now)
+
+
+def how_to_ask(url: str, flights: Flights) -> str:
+    """Command lines that can be pasted: one prediction, one streamed notice."""
+    request = flights.requests[0]
+    chat = {"model": "flight_notice", "stream": True, "messages": [{"role": "user", "content": request.facts}]}
+    return "\n".join(
+        ("", _curl(url + PREDICT, {"inputs": request.inputs}), "", _curl(f"{url}/v1/chat/completions", chat), "")
+    )
+
+
+def _curl(url: str, body: dict[str, object]) -> str:
+    return f"curl -sN {url} -H 'content-type: application/json' -d '{json.dumps(body)}'"

@@ -17,6 +17,7 @@ from core_engine.errors import ConfigurationError
 IPC_PATH_LIMIT = (
     100  # a Unix socket's path has 104 (macOS) or 108 (Linux) bytes, the suffix `.hb` and a zero among them
 )
+PREFIX = "hr-"
 LONGEST_SOCKET = "engine.sock.hb"
 
 
@@ -48,12 +49,28 @@ def _bound(host: str, port: int) -> socket.socket:
 
 
 @contextmanager
-def socket_folder() -> Iterator[Path]:
-    """A private folder (mode 0700) with a path short enough for Unix sockets; removed at the end."""
+def socket_folder(link: Path) -> Iterator[Path]:
+    """A private folder (mode 0700) with a path short enough for Unix sockets; removed at the end.
+
+    `link` points at it meanwhile, for people to find it; whoever holds the link's folder may call this. A folder that
+    it still points at was left by a stack that was killed, and is removed.
+    """
+    _remove_left(link)
     default = Path(tempfile.gettempdir())
-    is_short = len(str(default / "hr-12345678" / LONGEST_SOCKET).encode()) <= IPC_PATH_LIMIT
-    with tempfile.TemporaryDirectory(prefix="hr-", dir=default if is_short else "/tmp") as folder:
-        yield Path(folder)
+    is_short = len(str(default / f"{PREFIX}12345678" / LONGEST_SOCKET).encode()) <= IPC_PATH_LIMIT
+    with tempfile.TemporaryDirectory(prefix=PREFIX, dir=default if is_short else "/tmp") as folder:
+        link.symlink_to(folder)
+        try:
+            yield Path(folder)
+        finally:
+            link.unlink()
+
+
+def _remove_left(link: Path) -> None:
+    if link.is_symlink():
+        if link.readlink().name.startswith(PREFIX):
+            shutil.rmtree(link.readlink(), ignore_errors=True)
+        link.unlink()
 
 
 @contextmanager
@@ -84,6 +101,8 @@ def sole_use(state_dir: Path, *, fresh: bool = False) -> Iterator[None]:
 
 def _empty(folder: Path, keep: Path) -> None:
     for path in folder.iterdir():
+        if path.is_symlink():
+            continue  # `socket_folder` looks at it next
         if path.is_dir():
             shutil.rmtree(path)
         elif path != keep:

@@ -78,7 +78,7 @@ class LocalStack:
             check_free(given.http.host, given.http.port, f"{PREFIX}HTTP__PORT")
             wheels.model_file(given.engine)
             valkey = None if names_redis(given) else self._locate_valkey()
-            folder = exits.enter_context(socket_folder())
+            folder = exits.enter_context(socket_folder(state_dir / "run"))
             self.settings = settled(given, state_dir, folder, starts_valkey=valkey is not None)
             # entered before the supervisor and left after it, or a slow stop would look like an engine fallen silent
             heartbeats = await exits.enter_async_context(self._heartbeats())

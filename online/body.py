@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import reprlib
+from collections.abc import AsyncGenerator
 from typing import TypeVar
 
 import msgspec
@@ -14,6 +17,8 @@ from online.problems import MalformedBody, UnsupportedMediaType
 
 Wire = TypeVar("Wire", bound=BaseModel)
 JSON = "application/json"
+LINGER_BYTES = 1 << 20  # how much of a body that is too large is read and thrown away, and for how long
+LINGER_S = 2.0
 
 
 async def read_json(request: Request, max_bytes: int) -> dict[str, object]:
@@ -72,14 +77,27 @@ def _check_content_type(content_type: str) -> None:
 
 async def _read(request: Request, max_bytes: int) -> bytes:
     declared = request.headers.get("content-length", "")
-    if declared.isdigit() and int(declared[:20]) > max_bytes:
+    if declared.isdigit() and int(declared[:20]) > max_bytes + LINGER_BYTES:
         raise _too_large(int(declared[:20]), max_bytes)
     body = bytearray()
-    async for chunk in request.stream():
+    stream = request.stream()
+    async for chunk in stream:
         body += chunk
         if len(body) > max_bytes:
+            await _discard(stream)
             raise _too_large(len(body), max_bytes)
     return bytes(body)
+
+
+async def _discard(stream: AsyncGenerator[bytes, None]) -> None:
+    """Let a sender that is only a little over finish: one that is cut off while sending never reads the answer."""
+    left = LINGER_BYTES
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LINGER_S):
+            async for chunk in stream:
+                left -= len(chunk)
+                if left <= 0:
+                    return
 
 
 def _too_large(num_bytes: int, max_bytes: int) -> BodyTooLarge:

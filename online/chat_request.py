@@ -85,7 +85,8 @@ def _is_ours(name: str, value: object) -> bool:
         message = f"{name} = {reprlib.repr(value)} is not supported; leave it out, or send {accepted}"
         raise UnsupportedParameter(message, field=name, value=value, expected=accepted)
     known = ", ".join(sorted(ChatBody.model_fields))
-    raise UnsupportedParameter(f"{name!r} is not supported; known fields: {known}", field=name, value=value)
+    message = f"{reprlib.repr(name)} is not supported; known fields: {known}"
+    raise UnsupportedParameter(message, field=name, value=value, expected=f"one of: {known}")
 
 
 def stop_strings(chat: ChatBody) -> tuple[str, ...]:

@@ -82,7 +82,8 @@ class EngineClient:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._dealer.disable_monitor()
+        if not self._dealer.closed:
+            self._dealer.disable_monitor()
         for socket in (self._monitor, self._dealer, self._subscriber):
             socket.close(linger=0)
 

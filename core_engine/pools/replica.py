@@ -159,7 +159,6 @@ class Replica:
         return False
 
     def _may_restart(self, reason: str) -> bool:
-        log.warning("%s %s", self.spec.name, reason)
         policy = self._policy
         self._crashes.append(policy.clock())
         while self._crashes[0] < self._crashes[-1] - policy.window_s:
@@ -171,6 +170,7 @@ class Replica:
             self._give_up(
                 f"was lost {len(self._crashes)} times within {policy.window_s:g} s and is given up: it {reason}"
             )
+        log.warning("%s %s; %s", self.spec.name, reason, "given up" if self.failure else "restarting it")
         return self.failure is None
 
     def _give_up(self, reason: str) -> None:

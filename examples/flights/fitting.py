@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +23,10 @@ from core_engine.scoring.torch_scorer import TabularMLP, TabularSpec, save_score
 from examples.flights.predictors import SEGMENT
 from examples.flights.training import Rows
 
-NUM_THREADS = 2
+# One thread each: at these sizes a second one gains nothing for the scorer (4.2 s against 4.5 s, batch 1024, 218,000
+# rows, 6 epochs) and 2 s for the student, but beside a busy neighbour two that wait for each other took 3 to 20 times
+# as long.
+NUM_THREADS = 1
 SEED = 20130201
 ABSENT_SHARE = 0.03  # of training rows lose each view, so that a lost read is nothing new to model and student
 NUM_EPOCHS, BATCH_SIZE, LEARNING_RATE, WEIGHT_DECAY = 6, 1024, 6e-3, 0.3
@@ -47,6 +51,15 @@ SHRINKAGE = 50.0  # flights' worth of the carrier's own rate in each of its hour
 OnProgress = Callable[[int, int], None]  # steps done, steps in all
 
 
+def check_extra() -> None:
+    """Raises ConfigurationError where the demo extra, with which the student is trained, is not installed."""
+    lacking = [name for name in ("lightgbm", "onnxmltools") if importlib.util.find_spec(name) is None]
+    if lacking:
+        raise ConfigurationError(
+            f"the flights example trains with {' and '.join(lacking)}, not installed: pip install 'headrace[demo]'"
+        )
+
+
 def with_absences(rows: Rows, columns: Sequence[Column], share: float = ABSENT_SHARE) -> Rows:
     """A copy of `rows` in which each view is absent from `share` of the rows, independently of the others."""
     matrix, rng = rows.matrix.copy(), np.random.default_rng(SEED)
@@ -61,7 +74,7 @@ def fit_scorer(
     rows: Rows, columns: Sequence[Column], path: Path, on_progress: OnProgress, num_epochs: int = NUM_EPOCHS
 ) -> Artifact:
     """Train the tabular_mlp with AdamW under one learning-rate cycle and save it at `path`."""
-    with _two_threads(), torch.random.fork_rng(devices=[]):
+    with _few_threads(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         module = TabularMLP(TabularSpec.of(columns, embedding_dim=4))
         _standardise(module, rows.matrix)
@@ -70,7 +83,7 @@ def fit_scorer(
 
 
 @contextmanager
-def _two_threads() -> Iterator[None]:
+def _few_threads() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(NUM_THREADS)
     try:
@@ -108,25 +121,43 @@ def fit_student(rows: Rows, path: Path, num_trees: int = STUDENT_TREES) -> Artif
     """Gradient boosting as ONNX.
 
     Categories go in as plain numbers: the ONNX form of a categorical split is many times larger.
-
-    Raises:
-        ConfigurationError: the demo extra is not installed.
     """
-    booster = fit_booster(rows, num_trees)
     from onnxmltools import convert_lightgbm
     from onnxmltools.convert.common.data_types import FloatTensorType
 
+    booster = on_float32(fit_booster(rows, num_trees))
     inputs = [("features", FloatTensorType([None, rows.matrix.shape[1]]))]
     model = convert_lightgbm(booster, name="student", initial_types=inputs, zipmap=False)
     return write_artifact(path, model.SerializeToString(deterministic=True))
 
 
 def fit_booster(rows: Rows, num_trees: int = STUDENT_TREES) -> Any:
-    try:
-        import lightgbm
-    except ImportError:
-        raise ConfigurationError("the flights example trains with lightgbm: pip install 'headrace[demo]'") from None
+    import lightgbm
+
     return lightgbm.train(STUDENT, lightgbm.Dataset(rows.matrix, rows.late.astype(np.float32)), num_trees)
+
+
+def on_float32(booster: Any) -> Any:
+    """The same trees with every threshold at the largest float32 not above it.
+
+    For a float32 x nothing changes: x <= t exactly where x <= that number. But ONNX keeps thresholds as float32, and
+    rounded to the nearest one some t would rise to an x that lay above it: one row in 4,131 then took another branch.
+    """
+    import lightgbm
+
+    lines = booster.model_to_string().splitlines()
+    kept = [_floored(line) for line in lines if not line.startswith("tree_sizes=")]  # byte counts that no longer hold
+    return lightgbm.Booster(model_str="\n".join(kept) + "\n")
+
+
+def _floored(line: str) -> str:
+    name, _, values = line.partition("=")
+    if name != "threshold" or not values:
+        return line
+    exact = np.array(values.split(), dtype=np.float64)
+    nearest = exact.astype(np.float32)
+    floored = np.where(nearest > exact, np.nextafter(nearest, np.float32(-np.inf)), nearest)
+    return f"{name}={' '.join(repr(float(value)) for value in floored)}"
 
 
 def fit_prior(rows: Rows, columns: Sequence[Column], path: Path) -> tuple[Artifact, float]:

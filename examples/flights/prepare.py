@@ -25,7 +25,7 @@ from examples.flights import cache
 from examples.flights.clock import ShiftedClock, shifted_clock
 from examples.flights.data import data_dir, normalise, read_raw
 from examples.flights.features import build_history, feature_views, write_history
-from examples.flights.fitting import NUM_EPOCHS, fit_prior, fit_scorer, fit_student, with_absences
+from examples.flights.fitting import NUM_EPOCHS, check_extra, fit_prior, fit_scorer, fit_student, with_absences
 from examples.flights.predictors import SEGMENT, Artifacts, Categories, delay_risk, flight_notice
 from examples.flights.quality import Quality, rung_quality
 from examples.flights.training import Split, build_split
@@ -94,6 +94,7 @@ def prepare(work_dir: Path, now: datetime, progress: Progress = _silent, source:
     folder = work_dir.resolve() / f"flights-{recipe[:16]}"
     from_cache = cache.is_intact(folder)
     if not from_cache:
+        check_extra()
         cache.build(folder, lambda new: _build(new, source, progress))
     return _load(folder, clock, from_cache)
 

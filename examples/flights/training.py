@@ -3,7 +3,7 @@
 The spine is every planned flight at that instant; its features come from the offline store's as-of join, so nothing
 that was not known then can enter. January only warms the 28-day aggregates up. February to September train, October to
 December judge. Every choice of columns and sizes was made inside the training months (August and September judged
-what was trained on February to July); the held-out months were looked at once.
+what was trained on February to July); none was made on the held-out ones.
 """
 
 from __future__ import annotations

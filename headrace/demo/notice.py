@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, suppress
 from itertools import pairwise
 
-from openai import AsyncOpenAI
+from openai import AsyncOpenAI, OpenAIError
+from openai.types.chat import ChatCompletionChunk
 
 from core_engine.contracts import Deadline, GenerateRequest, Pool, SamplingParams
 from core_engine.llm.client import EngineClient
@@ -76,22 +77,16 @@ async def stream_notice(url: str, facts: str, bulk: Bulk, dtype: str, show: Call
     before, start = bulk.num_tokens, time.monotonic()
     arrivals: list[float] = []
     finish_reason, tokens = None, 0
-    async with AsyncOpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0) as client:
-        stream = await client.chat.completions.create(
-            model=MODEL,
-            messages=[{"role": "user", "content": facts}],
-            max_tokens=MAX_TOKENS,
-            temperature=0,
-            stream=True,
-            stream_options={"include_usage": True},
-        )
-        async for chunk in stream:
+    try:
+        async for chunk in _chunks(url, facts):
             for choice in chunk.choices:
                 if choice.delta.content:
                     arrivals.append(time.monotonic())
                     show(choice.delta.content)
                 finish_reason = choice.finish_reason or finish_reason
             tokens = chunk.usage.completion_tokens if chunk.usage else tokens
+    except OpenAIError as error:
+        raise DemoFailed(f"the stream of {MODEL} broke after {len(arrivals)} pieces: {error}") from None
     if not arrivals or finish_reason not in ("stop", "length"):
         raise DemoFailed(f"the stream of {MODEL} brought {len(arrivals)} pieces and finish_reason {finish_reason!r}")
     gaps_ms = [(later - earlier) * 1e3 for earlier, later in pairwise(arrivals)]
@@ -102,3 +97,17 @@ async def stream_notice(url: str, facts: str, bulk: Bulk, dtype: str, show: Call
         bulk_tokens=bulk.num_tokens - before,
         dtype=dtype,
     )
+
+
+async def _chunks(url: str, facts: str) -> AsyncIterator[ChatCompletionChunk]:
+    async with AsyncOpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0) as client:
+        stream = await client.chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": facts}],
+            max_tokens=MAX_TOKENS,
+            temperature=0,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        async for chunk in stream:
+            yield chunk

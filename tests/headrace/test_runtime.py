@@ -33,18 +33,31 @@ def test_a_free_port_can_be_bound() -> None:
     check_free("127.0.0.1", free_port("127.0.0.1"), "HEADRACE_HTTP__PORT")
 
 
-def test_the_socket_folder_is_private_and_removed() -> None:
-    with socket_folder() as folder:
+def test_the_socket_folder_is_private_and_removed(tmp_path: Path) -> None:
+    with socket_folder(tmp_path / "run") as folder:
+        assert (tmp_path / "run").resolve() == folder.resolve()
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         (folder / "engine.sock").touch()
     assert not folder.exists()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_socket_folder_of_a_killed_stack_is_removed_by_the_next(tmp_path: Path) -> None:
+    left, foreign = tmp_path / "hr-left", tmp_path / "photographs"
+    for folder in (left, foreign):
+        folder.mkdir()
+        (tmp_path / "run").symlink_to(folder)
+        with sole_use(tmp_path / "state"), socket_folder(tmp_path / "run"):
+            pass
+    assert not left.exists()
+    assert foreign.exists()
 
 
 def test_the_socket_folder_is_short_whatever_tmpdir_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deep = tmp_path / ("d" * 120)
     deep.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
-    with socket_folder() as folder:
+    with socket_folder(tmp_path / "run") as folder:
         assert len(str(folder / LONGEST_SOCKET)) <= IPC_PATH_LIMIT
 
 

@@ -77,7 +77,7 @@ async def test_a_redis_of_the_user_that_does_not_answer_stops_the_start(settings
 async def test_valkey_starts_answers_and_stops(tmp_path: Path) -> None:
     url = f"redis://{HOST}:{free_port(HOST)}/0"
     client = Redis.from_url(url)
-    with socket_folder() as folder:
+    with socket_folder(tmp_path / "run") as folder:
         async with Supervisor(tmp_path) as supervisor:
             await supervisor.start(valkey_spec(valkey_server(), url, folder))
             await client.set("key", "value")

@@ -274,6 +274,8 @@ async def test_a_client_that_vanishes_loses_its_own_requests_and_nobody_elses(tm
         got += [delta async for delta in kept]
         assert len(tokens(got)) == 200
         assert Counter(fact.outcome for fact in served.facts) == {"abort": 1, "length": 1}
+        await lost.aclose()
+        await goes.close()
         await stays.close()
     context.destroy(linger=0)
 

@@ -134,6 +134,7 @@ class FakeEngine(EngineClient):
         self.finish_reason = FinishReason.STOP
         self.fail_after: int | None = None
         self.hold: asyncio.Event | None = None
+        self.started = asyncio.Event()
         self.aborted = asyncio.Event()
         self.score_requests: list[ScoreRequest] = []
         self.generate_requests: list[GenerateRequest] = []
@@ -163,6 +164,7 @@ class FakeEngine(EngineClient):
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
         self.generate_requests.append(request)
+        self.started.set()
         is_over = False
         try:
             for index, token in enumerate(self.tokens):

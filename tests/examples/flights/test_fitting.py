@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,16 +9,19 @@ import numpy as np
 import pytest
 import torch
 
+from core_engine.errors import ConfigurationError
 from core_engine.predictors.declaration import Column, ColumnKind, Prior
 from core_engine.scoring.prior import PriorTable
 from core_engine.scoring.student import OnnxStudent
 from core_engine.scoring.torch_scorer import load_scorer
 from examples.flights.fitting import (
     SHRINKAGE,
+    check_extra,
     fit_booster,
     fit_prior,
     fit_scorer,
     fit_student,
+    on_float32,
     with_absences,
 )
 from examples.flights.quality import auc
@@ -103,27 +105,27 @@ class TestStudent:
         rows = head(split.train, 30_000)
         artifact = fit_student(rows, tmp_path / "student.onnx", 40)
         student, booster = OnnxStudent(artifact), fit_booster(rows, 40)
-        matrix = split.held_out.matrix[::20].copy()
+        matrix = split.held_out.matrix[::4].copy()
         np.testing.assert_allclose(student.score_batch(matrix), booster.predict(matrix), rtol=0, atol=1e-6)
         matrix[np.random.default_rng(0).random(matrix.shape) < 0.5] = np.nan
         matrix[0] = np.nan
         np.testing.assert_allclose(student.score_batch(matrix), booster.predict(matrix), rtol=0, atol=1e-6)
+        flooring = on_float32(booster)
+        np.testing.assert_array_equal(flooring.predict(matrix), booster.predict(matrix))
         assert student.score(matrix[5]) == pytest.approx(float(booster.predict(matrix[5:6])[0]), abs=1e-6)
 
     def test_the_same_rows_give_the_same_file(self, tmp_path: Path) -> None:
         first, again = (fit_student(made_up_rows(), tmp_path / name, 10) for name in ("a.onnx", "b.onnx"))
         assert first.sha256 == again.sha256
 
-    def test_a_missing_extra_is_one_sentence_that_says_what_to_install(self) -> None:
-        code = (
-            "import sys; sys.modules['lightgbm'] = None\n"
-            "from core_engine.errors import ConfigurationError\n"
-            "from examples.flights import fitting\n"
-            "try: fitting.fit_booster(None)\n"
-            "except ConfigurationError as error: sys.exit('headrace[demo]' not in str(error))\n"
-            "sys.exit(2)"
-        )
-        assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    @pytest.mark.parametrize("name", ["lightgbm", "onnxmltools"])
+    def test_a_missing_extra_is_one_sentence_that_says_what_to_install(
+        self, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        check_extra()
+        monkeypatch.setitem(sys.modules, name, None)  # Python's own way to say that a module is not to be had
+        with pytest.raises(ConfigurationError, match=rf"trains with {name}, .*pip install 'headrace\[demo\]'"):
+            check_extra()
 
 
 class TestPrior:

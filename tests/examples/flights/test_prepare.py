@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zipfile
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +11,16 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from core_engine.contracts import Rung
+from core_engine.predictors.declaration import Prior, TorchScorer
 from core_engine.predictors.inputs import check_inputs
 from core_engine.predictors.rungs import load_rungs
 from core_engine.scoring.encoding import RowEncoder
+from core_engine.scoring.prior import PriorTable
 from core_engine.scoring.torch_scorer import load_scorer
 from examples.flights.clock import WEEK
 from examples.flights.data import RawTables, connect, data_dir
+from examples.flights.fitting import fit_prior, fit_scorer
+from examples.flights.predictors import SEGMENT
 from examples.flights.prepare import Prepared, prepare
 from examples.flights.quality import auc, auc_interval
 from examples.flights.training import LEAD, Split
@@ -58,7 +61,7 @@ class TestBuild:
         assert rungs.encoder is not None
         assert rungs.student is not None
         assert rungs.prior is not None
-        scorer = load_scorer(*file_of(prepared, Rung.MODEL))
+        scorer = load_scorer(*scorer_file(prepared))
         flight = upcoming_flights(prepared, NOW, 1)[0]
         row = rungs.encoder.encode(check_inputs(prepared.delay_risk, flight.inputs))
         answers = [float(scorer.score(row.reshape(1, -1))[0]), rungs.student.score(row), rungs.prior.rate(row)]
@@ -78,10 +81,9 @@ class TestBuild:
         assert list(prepared.seconds) == STAGES
 
 
-def file_of(prepared: Prepared, rung: Rung) -> tuple[str, str]:
+def scorer_file(prepared: Prepared) -> tuple[str, str]:
     model = prepared.delay_risk.model
-    assert rung is Rung.MODEL
-    assert hasattr(model, "artifact")
+    assert isinstance(model, TorchScorer)
     return model.artifact.path, model.artifact.sha256
 
 
@@ -105,7 +107,7 @@ class TestCache:
 
     def test_a_broken_file_is_built_again_to_the_same_bytes(self, source: Path, tmp_path: Path) -> None:
         first = prepare(tmp_path, NOW, source=source)
-        path, _ = file_of(first, Rung.MODEL)
+        path, _ = scorer_file(first)
         Path(path).write_bytes(b"broken")
         told: list[tuple[str, int, int]] = []
         again = prepare(tmp_path, NOW, lambda *step: told.append(step), source=source)
@@ -135,8 +137,6 @@ class TestUpcoming:
         assert upcoming_flights(prepared, just_after, 1)[0].scheduled_departure > first
 
     def test_now_in_another_offset_is_the_same_now(self, prepared: Prepared) -> None:
-        from datetime import timezone
-
         elsewhere = NOW.astimezone(timezone(timedelta(hours=9)))
         assert upcoming_flights(prepared, elsewhere, 5) == upcoming_flights(prepared, NOW, 5)
 
@@ -160,15 +160,11 @@ class TestUpcoming:
 
 
 def test_the_models_interval_lies_above_the_priors_auc(split: Split, tmp_path: Path) -> None:
-    """On all flights, with a third of the epochs of the real build."""
-    from core_engine.predictors.declaration import Prior
-    from core_engine.scoring.prior import PriorTable
-    from examples.flights.fitting import fit_prior, fit_scorer
-
+    """On all held-out flights, trained for one epoch; the slow test has the real build."""
     train, rows = split.train, split.held_out
-    scorer = fit_scorer(train, split.columns, tmp_path / "scorer", lambda _done, _total: None, 2)
+    scorer = fit_scorer(train, split.columns, tmp_path / "scorer", lambda _done, _total: None, 1)
     artifact, fallback = fit_prior(train, split.columns, tmp_path / "prior")
-    prior = PriorTable(Prior(artifact=artifact, segment=("carrier", "hour"), fallback=fallback), split.columns)
+    prior = PriorTable(Prior(artifact=artifact, segment=SEGMENT, fallback=fallback), split.columns)
     low, high = auc_interval(rows.late, load_scorer(scorer.path, scorer.sha256).score(rows.matrix), rows.day)
     prior_auc = auc(rows.late, np.array([prior.rate(row) for row in rows.matrix]))
     assert 0.6 < prior_auc < low < high < 0.8

@@ -1,0 +1,46 @@
+"""Settings: what is unknown or malformed stops start-up with key, value and expectation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from core_engine.errors import ConfigurationError
+from core_engine.settings import load_settings
+
+
+def test_sections_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_HTTP__PORT", "8123")
+    monkeypatch.setenv("HEADRACE_STATE_DIR", "/elsewhere")
+    settings = load_settings()
+    assert settings.http.port == 8123
+    assert settings.spool_dir == Path("/elsewhere/spool")
+    assert settings.database_url == "sqlite:////elsewhere/headrace.db"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [
+        ("HEADRACE_HTTP__PORT", "abc", r"HEADRACE_HTTP__PORT = 'abc'.*integer"),
+        ("HEADRACE_HTTP__PORT", "0", r"HEADRACE_HTTP__PORT = '0'.*greater than or equal to 1"),
+        ("HEADRACE_HTTP__PROT", "1", r"HEADRACE_HTTP__PROT = '1'"),
+        ("HEADRACE_HTTPS__PORT", "1", r"HEADRACE_HTTPS__PORT is unknown; sections are .*HEADRACE_HTTP"),
+        ("HEADRACE_ENGINE__DTYPE", "int3", r"HEADRACE_ENGINE__DTYPE = 'int3'.*bfloat16"),
+        ("HEADRACE_ENGINE__INTERACTIVE", "{not json", r"engine"),
+    ],
+)
+def test_a_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch, key: str, value: str, says: str) -> None:
+    monkeypatch.setenv(key, value)
+    with pytest.raises(ConfigurationError, match=says):
+        load_settings()
+
+
+def test_the_tests_own_variables_are_let_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HEADRACE_TEST_REDIS", "redis://somewhere")
+    load_settings()
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        load_settings().http.port = 1  # type: ignore[misc]

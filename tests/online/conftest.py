@@ -1,0 +1,131 @@
+"""The app on a scripted engine; registry, ladder, spool and tokenizer are real. In memory, or behind a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from openai import AsyncOpenAI
+from starlette.types import ASGIApp
+
+from core_engine.contracts import Deadline
+from core_engine.costs.facts import CallerFact, DeviceFact
+from core_engine.costs.spool import Spool, read_spool
+from core_engine.llm.gguf_reader import default_model_path
+from core_engine.llm.tokenizer import Tokenizer
+from core_engine.metrics import Metrics
+from core_engine.predictors.catalogue import Catalogue
+from core_engine.predictors.predict import PredictFlow
+from core_engine.predictors.registry import Registry
+from core_engine.predictors.rungs import RungCache
+from core_engine.predictors.tables import Base, open_database
+from core_engine.settings import HttpSettings
+from online.app import create_app
+from online.services import Services
+from tests.core_engine.predictors.doubles import FakeEngine, FakeFeatures, delay_predictor, notice_predictor
+
+TEXT = "Délai: 15 min 🎈 ok"
+
+
+@dataclass
+class DoorUnderTest:
+    app: ASGIApp
+    services: Services
+    engine: FakeEngine
+    features: FakeFeatures
+    registry: Registry
+    http: httpx.AsyncClient
+    store_answers: bool = True
+
+    def facts(self) -> list[CallerFact | DeviceFact]:
+        self.services.spool.flush()
+        path = self.services.spool.path
+        return list(read_spool(path).facts) if path.exists() else []
+
+    def sample(self, name: str, **labels: str) -> float | None:
+        return self.services.metrics.registry.get_sample_value(name, labels)
+
+    async def chat(self, **body: Any) -> httpx.Response:
+        messages = [{"role": "user", "content": "Say something."}]
+        return await self.http.post("/v1/chat/completions", json={"model": "tiny", "messages": messages} | body)
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.from_gguf(default_model_path())
+
+
+@pytest.fixture
+async def door(tmp_path: Path, tokenizer: Tokenizer) -> AsyncIterator[DoorUnderTest]:
+    """The app in memory; `door.http` talks to it without a socket."""
+    database = open_database(f"sqlite:///{tmp_path / 'registry.db'}")
+    Base.metadata.create_all(database)
+    registry = Registry(database)
+    for predictor in (delay_predictor(tmp_path), notice_predictor()):
+        registry.register(predictor)
+        registry.set_alias(predictor.name, "live", predictor.version)
+    catalogue, rungs = Catalogue(registry), RungCache()
+    await catalogue.refresh()
+    await rungs.get(catalogue.resolve("delay"), Deadline.never())
+    metrics, engine, features = Metrics(), FakeEngine(tokenizer.encode(TEXT)), FakeFeatures()
+    spool = Spool(tmp_path / "spool", "door", metrics)
+
+    async def ping() -> bool:
+        return under_test.store_answers
+
+    services = Services(
+        http=HttpSettings(max_body_bytes=4096, max_streams=2),
+        model_name="tiny",
+        catalogue=catalogue,
+        flow=PredictFlow(
+            features=features, engine=engine, rungs=rungs, spool=spool, metrics=metrics, feature_cap_s=0.015
+        ),
+        client=engine,
+        tokenizer=tokenizer,
+        spool=spool,
+        metrics=metrics,
+        ping_store=ping,
+    )
+    app = create_app(services)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://door") as http:
+        under_test = DoorUnderTest(app, services, engine, features, registry, http)
+        yield under_test
+    spool.close()
+    database.dispose()
+
+
+@dataclass
+class ServedDoor:
+    """The same door behind a real server, with the official client."""
+
+    door: DoorUnderTest
+    port: int
+    http: httpx.AsyncClient
+    openai: AsyncOpenAI
+
+
+@pytest.fixture
+async def served(door: DoorUnderTest) -> AsyncIterator[ServedDoor]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        config = uvicorn.Config(door.app, http="httptools", log_config=None, access_log=False, lifespan="on")
+        server = uvicorn.Server(config)
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        url = f"http://127.0.0.1:{port}"
+        async with (
+            httpx.AsyncClient(base_url=url, timeout=30) as http,
+            AsyncOpenAI(
+                base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=30, _strict_response_validation=True
+            ) as openai,
+        ):
+            await http.get("/healthz")
+            yield ServedDoor(door, port, http, openai)
+        server.should_exit = True
+        await serving
