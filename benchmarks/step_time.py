@@ -52,8 +52,8 @@ def random_step(runner: Runner, rng: random.Random) -> list[Scheduled]:
     step: list[Scheduled] = []
     if kind != "prefill":
         longest = int(2 ** rng.uniform(4, 10))
-        for _ in range(rng.choice([1, 1, 2, 4, 8, 16, 28])):
-            step.append(sequence_of(runner, rng, rng.randint(8, longest), 1, is_decode=True))
+        num_rows = rng.choice([1, 1, 2, 4, 8, 16, 28])
+        step += [sequence_of(runner, rng, rng.randint(8, longest), 1, is_decode=True) for _ in range(num_rows)]
     if kind != "decode":
         new = int(2 ** rng.uniform(0, 9))
         step.append(sequence_of(runner, rng, rng.choice([0, 0, int(2 ** rng.uniform(3, 10))]), new, is_decode=False))
@@ -123,7 +123,8 @@ def bench(dtype: str, num_samples: int) -> tuple[Row, StepTime]:
 def main() -> None:
     args = options(__doc__ or "")
     torch.set_num_threads(len(os.sched_getaffinity(0)))
-    rows, headline = [], {}
+    rows: list[Row] = []
+    headline: dict[str, float] = {}
     for dtype in ("bfloat16",) if args.quick else ("bfloat16", "float32"):
         row, model = bench(dtype, 80 if args.quick else 300)
         rows.append(row)
@@ -134,7 +135,12 @@ def main() -> None:
             stored |= {"dtype": dtype, "num_threads": threads, "machine": machine()}  # type: ignore[dict-item]
             path = CALIBRATIONS / f"x86_64_{threads}t_{dtype}.json"
             path.write_text(json.dumps(stored, indent=1) + "\n")
-    publish("Step-time model, SmolLM2-135M, error on held-out steps (1-28 decode rows, 1-512 prefill)", rows, headline, args.json)
+    publish(
+        "Step-time model, SmolLM2-135M, error on held-out steps (1-28 decode rows, 1-512 prefill)",
+        rows,
+        headline,
+        args.json,
+    )
 
 
 if __name__ == "__main__":

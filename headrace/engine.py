@@ -39,11 +39,9 @@ def run_engine(settings: Settings) -> None:
     """Serve one engine at `settings.engine.endpoint` until SIGTERM or SIGINT.
 
     Raises:
-        ConfigurationError: no endpoint, a model file that cannot be loaded, or an endpoint that cannot be bound.
+        ConfigurationError: a model file that cannot be loaded, or an endpoint that cannot be bound.
     """
-    endpoint = settings.engine.endpoint
-    if endpoint is None:
-        raise ConfigurationError("HEADRACE_ENGINE__ENDPOINT is not set, expected ipc://<path of a socket>")
+    endpoint = settings.engine_endpoint
     torch.set_num_threads(settings.engine.num_threads or len(os.sched_getaffinity(0)))
     engine, info = build_engine(settings.engine)
     scorers = ScorerHost()

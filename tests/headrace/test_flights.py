@@ -44,4 +44,5 @@ def test_a_request_is_json_with_the_offset_of_the_airport() -> None:
     inputs: dict[str, Scalar] = {"origin": "EWR", "dest": "IAH", "scheduled_departure": departure, "distance": 1400.0}
     request = flights.as_request(UpcomingFlight("UA 1545", inputs, late=False))
     assert request.inputs["scheduled_departure"] == "2026-12-01T05:15:00-05:00"
-    assert "Flight UA 1545 from EWR to IAH, scheduled departure 05:15" in request.facts
+    assert "flight UA 1545 (EWR to IAH, departure 05:15)" in request.notice_request(0.614)
+    assert "a 61 % chance" in request.notice_request(0.614)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
 import msgspec
@@ -13,7 +14,15 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from core_engine.contracts import Deadline, FinishReason, GenerateRequest, Pool, SamplingParams, ScoreRequest, TokenDelta
+from core_engine.contracts import (
+    Deadline,
+    FinishReason,
+    GenerateRequest,
+    Pool,
+    SamplingParams,
+    ScoreRequest,
+    TokenDelta,
+)
 from core_engine.errors import (
     DeadlineExceeded,
     EngineUnavailable,
@@ -32,21 +41,33 @@ async def collect(client: EngineClient, asked: GenerateRequest) -> list[TokenDel
     return [delta async for delta in client.generate(asked)]
 
 
+async def drain(stream: AsyncGenerator[TokenDelta, None]) -> None:
+    async for _ in stream:
+        pass
+
+
 def tokens(deltas: list[TokenDelta]) -> list[int]:
     return [token for delta in deltas for token in delta.token_ids]
 
 
-def rows(values: list[list[float]], *, scorer: str = "sum:1", deadline: Deadline | None = None, **more: object) -> ScoreRequest:
+def rows(
+    values: list[list[float]], *, scorer: str = "sum:1", deadline: Deadline | None = None, **more: object
+) -> ScoreRequest:
     data = np.array(values, dtype="<f4")
     options = {"attempt_id": f"score-{random.random()}", "num_rows": len(values)} | more
     return ScoreRequest(scorer=scorer, features=data.tobytes(), deadline=deadline or Deadline.never(), **options)  # type: ignore[arg-type]
 
 
+async def until(holds: Callable[[], object]) -> None:
+    """The engine runs in a thread that signals nobody: look until `holds`."""
+    async with asyncio.timeout(10):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+
+
 async def idle(served: Served) -> None:
     """Wait until the engine holds nothing more."""
-    async with asyncio.timeout(10):
-        while served.server.busy or served.server._owners:
-            await asyncio.sleep(0.005)
+    await until(lambda: not served.server.busy and not served.server._owners)
     assert served.engine.scheduler.blocks.num_free == served.engine.scheduler.blocks.total
     assert not served.server._sequences
 
@@ -115,9 +136,7 @@ async def test_random_aborts_in_every_state_leave_an_engine_that_serves() -> Non
 async def test_a_cancelled_caller_aborts_too() -> None:
     async with running() as (client, served):
         task = asyncio.create_task(collect(client, request(max_tokens=240)))
-        async with asyncio.timeout(10):
-            while not served.engine.has_work:
-                await asyncio.sleep(0.001)
+        await until(lambda: served.engine.has_work)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -291,9 +310,7 @@ async def test_a_restarted_engine_fails_what_was_in_flight_at_once_and_serves_ag
         await anext(stream)
     context.destroy(linger=0)
     with pytest.raises(EngineUnavailable):
-        async with asyncio.timeout(10):
-            async for _ in stream:
-                pass
+        await asyncio.wait_for(drain(stream), 10)
     with pytest.raises(EngineUnavailable, match="no engine answers"):
         await collect(client, request())
     context = zmq.Context()
@@ -338,9 +355,8 @@ async def test_without_an_engine_every_call_says_so_at_once(tmp_path: Path) -> N
 async def test_every_frame_carries_the_snapshot() -> None:
     async with running() as (client, served):
         await collect(client, request(max_tokens=5))
-        async with asyncio.timeout(10):
-            while client.snapshot is None or client.snapshot.step < 5:
-                await asyncio.sleep(0.005)
+        await until(lambda: client.snapshot is not None and client.snapshot.step >= 5)
+        assert client.snapshot is not None
         assert client.snapshot.total_blocks == served.engine.scheduler.blocks.total
         assert len(client.snapshot.coefficients) == 5
         assert client.snapshot.step_s > 0

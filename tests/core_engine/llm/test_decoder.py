@@ -31,7 +31,10 @@ def reference() -> LlamaForCausalLM:
     )
     model = LlamaForCausalLM(config).eval()
     weights = tiny_weights()
-    state = {"model.embed_tokens.weight": weights["token_embd.weight"], "model.norm.weight": weights["output_norm.weight"]}
+    state = {
+        "model.embed_tokens.weight": weights["token_embd.weight"],
+        "model.norm.weight": weights["output_norm.weight"],
+    }
     names = {
         "attn_norm": "input_layernorm",
         "attn_q": "self_attn.q_proj",

@@ -14,7 +14,7 @@ from core_engine.errors import EngineRefused, InvalidRequest
 from core_engine.llm.block_pool import BlockPool
 from core_engine.llm.scheduler import BULK_AGE_S, GUARD_S, MAX_SKIPS, PoolLimits, Scheduler, SchedulerLimits, StepPlan
 from core_engine.llm.sequence import Sequence
-from core_engine.llm.step_time import StepTime
+from core_engine.llm.step_time import StepTime, chunk_shape
 from tests.core_engine.llm.tiny import BULK, INTERACTIVE, STEP_TIME, limits, request
 
 NO_EOS: frozenset[int] = frozenset()
@@ -91,16 +91,10 @@ def test_no_step_is_predicted_over_the_cap_while_a_deadline_is_served(length: in
     for _ in range(bulk):
         add(s, request(range(length), pool=Pool.BULK))
     s.guard(0.0)
-    one_row = STEP_TIME.predict(s.step_time and _longest_row(s))
+    one_row = STEP_TIME.predict(chunk_shape(s.limits.max_context_tokens, 1, is_decode=True))
     for _ in range(40):
         plan = step(s, now=0.1)
         assert s.step_time.predict(plan.shape) <= max(cap_ms / 1e3, one_row) + 1e-12
-
-
-def _longest_row(s: Scheduler) -> object:
-    from core_engine.llm.step_time import chunk_shape
-
-    return chunk_shape(s.limits.max_context_tokens, 1, is_decode=True)
 
 
 def test_the_cap_is_lifted_after_the_guard_ends() -> None:
@@ -142,7 +136,9 @@ def test_nothing_past_its_deadline_is_put_into_a_step() -> None:
     now = [0.0]
     s = scheduler()
     late = Deadline(1.0, lambda: now[0])
-    waiting, running = add(s, request(range(70), deadline=late, max_tokens=50), request([1], deadline=late, max_tokens=50))
+    waiting, running = add(
+        s, request(range(70), deadline=late, max_tokens=50), request([1], deadline=late, max_tokens=50)
+    )
     for tick in range(30):
         now[0] = 0.1 * tick
         plan = step(s, now[0])
