@@ -44,8 +44,7 @@ class Engine:
     def add(self, request: GenerateRequest) -> Sequence:
         """Queue a request; raises what `Scheduler.add` raises."""
         now = self.clock()
-        if request.pool is Pool.INTERACTIVE and request.deadline.is_finite:
-            self.scheduler.guard(now)
+        self.scheduler.guard(request.pool, request.deadline, now)
         return self.scheduler.add(request, now)
 
     def abort(self, sequence: Sequence) -> None:

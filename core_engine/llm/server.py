@@ -20,7 +20,7 @@ import msgspec
 import structlog
 import zmq
 
-from core_engine.contracts import Deadline, FinishReason, GenerateRequest, Pool, ScoreRequest, Usage
+from core_engine.contracts import Deadline, FinishReason, GenerateRequest, ScoreRequest, Usage
 from core_engine.costs.facts import DeviceFact
 from core_engine.errors import HeadraceError, InvalidRequest
 from core_engine.llm import messages as wire
@@ -164,8 +164,7 @@ class EngineServer:
 
     def _add_score(self, message: wire.Score) -> None:
         deadline = Deadline.from_wire(message.deadline)
-        if message.pool is Pool.INTERACTIVE and deadline.is_finite:
-            self.engine.scheduler.guard(self.engine.clock())
+        self.engine.scheduler.guard(message.pool, deadline, self.engine.clock())
         self.scorers.add(
             ScoreRequest(
                 message.attempt_id,

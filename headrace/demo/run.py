@@ -91,9 +91,10 @@ async def notice_beside_bulk(stack: LocalStack, replies: Sequence[Reply], steps:
     async with AsyncExitStack() as exits:
         with steps.step("Start a bulk generation"):
             bulk = await exits.enter_async_context(bulk_running(engine))
-        console.print("[dim]flight_notice:[/dim] ", end="")
-        notice = await stream_notice(stack.url, request, bulk, engine.dtype, show)
-        console.print()
+        with steps.own_output("Stream a notice beside it"):
+            console.print("  ", end="")
+            notice = await stream_notice(stack.url, request, bulk, engine.dtype, show)
+            console.print()
     return notice
 
 

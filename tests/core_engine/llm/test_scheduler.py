@@ -34,6 +34,11 @@ def step(s: Scheduler, now: float = 0.0) -> StepPlan:
     return plan
 
 
+def guard(s: Scheduler, now: float) -> None:
+    """As the engine does for a request with a budget of 50 ms."""
+    s.guard(Pool.INTERACTIVE, Deadline(now + 0.05), now)
+
+
 def ids(plan: StepPlan) -> list[str]:
     return [item.sequence.id for item in plan.scheduled]
 
@@ -90,7 +95,7 @@ def test_no_step_is_predicted_over_the_cap_while_a_deadline_is_served(length: in
     s = scheduler(within=limits(max_step_s=cap_ms / 1e3))
     for _ in range(bulk):
         add(s, request(range(length), pool=Pool.BULK))
-    s.guard(0.0)
+    guard(s, 0.0)
     one_row = STEP_TIME.predict(chunk_shape(s.limits.max_context_tokens, 1, is_decode=True))
     for _ in range(40):
         plan = step(s, now=0.1)
@@ -100,9 +105,20 @@ def test_no_step_is_predicted_over_the_cap_while_a_deadline_is_served(length: in
 def test_the_cap_is_lifted_after_the_guard_ends() -> None:
     s = scheduler()
     add(s, request(range(60), pool=Pool.BULK))
-    s.guard(0.0)
+    guard(s, 0.0)
     assert step(s, now=0.1).scheduled[0].num_tokens < 60
     assert step(s, now=GUARD_S + 0.1).scheduled[0].num_tokens > 20
+
+
+@pytest.mark.parametrize(
+    ("pool", "deadline"),
+    [(Pool.BULK, Deadline(0.05)), (Pool.INTERACTIVE, Deadline(30.0)), (Pool.INTERACTIVE, Deadline.never())],
+)
+def test_bulk_and_long_budgets_do_not_shorten_steps(pool: Pool, deadline: Deadline) -> None:
+    s = scheduler()
+    add(s, request(range(60), pool=Pool.BULK))
+    s.guard(pool, deadline, 0.0)
+    assert step(s, now=0.01).scheduled[0].num_tokens == 60
 
 
 def test_with_a_cap_of_one_row_bulk_rows_take_turns() -> None:
@@ -110,7 +126,7 @@ def test_with_a_cap_of_one_row_bulk_rows_take_turns() -> None:
     sequences = add(s, *(request([1, 2], max_tokens=50, pool=Pool.BULK) for _ in range(3)))
     for _ in range(3):
         step(s)
-    s.guard(0.0)
+    guard(s, 0.0)
     ran = [ids(step(s, now=0.1)) for _ in range(6)]
     assert all(len(each) == 1 for each in ran)
     assert {each[0] for each in ran[:3]} == {q.id for q in sequences}
@@ -125,7 +141,7 @@ def test_bulk_that_waited_is_lifted_to_its_floor_and_never_above() -> None:
     ran_bulk = 0
     for tick in range(100):
         now = 0.02 * tick
-        s.guard(now)
+        guard(s, now)
         bulk = [item for item in step(s, now).scheduled if item.sequence.pool is Pool.BULK]
         assert len(bulk) <= BULK.min_seats
         ran_bulk += len(bulk)
@@ -255,7 +271,7 @@ def test_any_mix_of_arrivals_aborts_and_deadlines_ends_with_every_request_accoun
         if everyone and rng.random() < 0.15:
             s.abort(rng.choice(everyone))
         if rng.random() < 0.2:
-            s.guard(now)
+            guard(s, now)
         for item in step(s, now).scheduled:
             assert item.sequence.deadline_s > now
     for _ in range(2000):
