@@ -12,6 +12,8 @@ HeadraceError
     ├── EngineRefused         queue full, or the deadline cannot be met
     ├── DeadlineExceeded      the caller's own timer went off
     └── StoreUnavailable      Redis away
+
+Two more stand where they are raised: `pools.replica.ChildFailed` and `headrace.demo.load.DemoFailed`.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def measured(replies: Sequence[Reply], warm_up: int) -> Online:
         p50_ms=quantile(latencies_ms, 0.5),
         p99_ms=quantile(latencies_ms, 0.99),
         max_ms=max(latencies_ms),
-        batch_sizes=counted(reply.batch_size for reply in replies),
+        batch_sizes=counted(reply.batch_size for reply in replies if reply.batch_size),  # 0: no device call
         rungs=counted(reply.rung for reply in replies),
         reasons=reasons(replies),
     )

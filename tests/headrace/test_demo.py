@@ -158,6 +158,7 @@ def test_the_json_has_the_keys_that_readers_rely_on(summary: report.Summary) -> 
     assert {"auc", "auc_low", "auc_high", "auc_prior"} <= data["quality"].keys()
     assert data["seconds"] == 88.8
     assert data["online"]["rungs"] == {"model": 499, "student": 1}
+    assert data["online"]["batch_sizes"] == {"4": 499}
 
 
 @pytest.mark.parametrize("width", [80, 120])
