@@ -56,12 +56,24 @@ class Engine:
     def has_work(self) -> bool:
         return self.scheduler.has_work
 
-    def step(self) -> list[SequenceEvent]:
-        """Run one step; the events of every sequence that got a token or ended in it."""
-        start = self.clock()
+    def step(self, between: Callable[[], None] | None = None) -> list[SequenceEvent]:
+        """Run one step; the events of every sequence that got a token or ended in it.
+
+        `between` is called after each layer of the model; its time is not the step's and is charged to nobody here.
+        It must not change the scheduler: the plan stands until it is committed.
+        """
+        start, paused_s = self.clock(), 0.0
+
+        def pause() -> None:
+            nonlocal paused_s
+            if between is not None:
+                paused_at = self.clock()
+                between()
+                paused_s += self.clock() - paused_at
+
         plan = self.scheduler.schedule(start)
-        sampled = self.runner.run(plan) if plan.scheduled else {}
-        self._meter(plan, self.clock() - start)
+        sampled = self.runner.run(plan, pause) if plan.scheduled else {}
+        self._meter(plan, self.clock() - start - paused_s)
         self.scheduler.commit(plan, sampled, self.eos_token_ids)
         return self._events(plan, sampled)
 

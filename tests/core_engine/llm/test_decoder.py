@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -60,7 +62,12 @@ def logits_of(engine: Engine, prompt: list[int]) -> torch.Tensor:
     engine.add(request(prompt, max_tokens=1))
     last: list[torch.Tensor] = []
     forward = engine.runner.decoder.forward
-    engine.runner.decoder.forward = lambda step, cache: last.append(forward(step, cache)) or last[-1]  # type: ignore
+
+    def noted(*args: Any) -> torch.Tensor:
+        last.append(forward(*args))
+        return last[-1]
+
+    engine.runner.decoder.forward = noted  # type: ignore[method-assign, assignment]
     while engine.has_work:
         engine.step()
         check(engine)
