@@ -11,7 +11,8 @@ HeadraceError
     ├── EngineUnavailable     no engine, or it was lost with the request in it
     ├── EngineRefused         queue full, or the deadline cannot be met
     ├── DeadlineExceeded      the caller's own timer went off
-    └── StoreUnavailable      Redis away
+    ├── StoreUnavailable      Redis away
+    └── BrokerUnavailable     Kafka away, or it takes no records
 """
 
 from __future__ import annotations
@@ -82,3 +83,7 @@ class DeadlineExceeded(Unavailable):
 
 class StoreUnavailable(Unavailable):
     code = "store_unavailable"
+
+
+class BrokerUnavailable(Unavailable):
+    code = "broker_unavailable"
