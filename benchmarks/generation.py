@@ -61,7 +61,9 @@ def workload(*, quick: bool) -> tuple[list[Job], str]:
         ]
         source = f"random prompts ({SHARED.name} not found)"
     if quick:
-        return [Job(job.prompt[:128], QUICK_TOKENS) for job in jobs[:16]], f"{source}, first 16, cut to {QUICK_TOKENS} out"
+        return [
+            Job(job.prompt[:128], QUICK_TOKENS) for job in jobs[:16]
+        ], f"{source}, first 16, cut to {QUICK_TOKENS} out"
     return jobs, source
 
 
@@ -134,7 +136,12 @@ def run_peer(model: Any, jobs: list[Job], concurrency: int) -> float:
             mask[row, longest - len(job.prompt) :] = 1
         with torch.inference_mode():
             model.generate(
-                input_ids=ids, attention_mask=mask, do_sample=False, max_new_tokens=most, min_new_tokens=most, pad_token_id=2
+                input_ids=ids,
+                attention_mask=mask,
+                do_sample=False,
+                max_new_tokens=most,
+                min_new_tokens=most,
+                pad_token_id=2,
             )
     return time.perf_counter() - start
 

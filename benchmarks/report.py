@@ -32,7 +32,9 @@ def machine() -> str:
     if cpuinfo.exists():
         names = [line.partition(":")[2].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
         model = names[0] if names else model
-    return f"{model}, {len(os.sched_getaffinity(0))} cores, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    return (
+        f"{model}, {len(os.sched_getaffinity(0))} cores, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    )
 
 
 def publish(title: str, rows: Sequence[Row], headline: dict[str, float], path: Path | None) -> None:

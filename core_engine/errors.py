@@ -13,6 +13,8 @@ HeadraceError
     ├── DeadlineExceeded      the caller's own timer went off
     ├── StoreUnavailable      Redis away
     └── BrokerUnavailable     Kafka away, or it takes no records
+
+Two more stand where they are raised: `pools.replica.ChildFailed` and `headrace.demo.load.DemoFailed`.
 """
 
 from __future__ import annotations

@@ -125,6 +125,11 @@ class Settings(BaseSettings):
         return self.database.url or f"sqlite:///{(self.state_dir / 'headrace.db').resolve()}"
 
     @property
+    def engine_endpoint(self) -> str:
+        """Where the engine listens: as set, or a socket in the state folder."""
+        return self.engine.endpoint or f"ipc://{(self.state_dir / 'engine.sock').resolve()}"
+
+    @property
     def spool_dir(self) -> Path:
         return self.state_dir / "spool"
 

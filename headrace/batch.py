@@ -39,7 +39,7 @@ from featurestore.online_store import OnlineStore
 from featurestore.prediction_reader import OnlinePredictionReader
 from featurestore.predictions import PredictionStore
 from featurestore.readers import OnlineFeatureReader
-from headrace.door import engine_endpoint, spawn, stop
+from headrace.door import spawn, stop
 from headrace.migrations import upgrade
 from headrace.upkeep import RegisteredFeatureReader, ScorerKeeper, repeat
 from headrace.wheels import model_file
@@ -142,7 +142,7 @@ class BatchDoor:
         self._database = database
         self._predictor = predictor
         self._redis = connect(settings.redis)
-        self._client = EngineClient(engine_endpoint(settings), lost_after_s=settings.engine.lost_after_s)
+        self._client = EngineClient(settings.engine_endpoint, lost_after_s=settings.engine.lost_after_s)
         self._metrics = Metrics()
         self._spool = Spool(settings.spool_dir, "batch", self._metrics)
         self._catalogue = Catalogue(Registry(database))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from core_engine.errors import HeadraceError
+from core_engine.llm.openmp import spin_briefly
 
 if TYPE_CHECKING:
     from core_engine.predictors.registry import Registry
@@ -223,6 +224,7 @@ def _registry() -> Registry:
 
 def main() -> None:
     """Entry point of the script `headrace`."""
+    spin_briefly()
     try:
         app()
     except HeadraceError as error:

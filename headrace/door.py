@@ -105,7 +105,7 @@ class Door:
         self._database: Engine = open_database(settings.database_url)
         self._redis = connect(settings.redis)
         self._catalogue = Catalogue(Registry(self._database), REFRESH_S)
-        self._client = EngineClient(engine_endpoint(settings), lost_after_s=settings.engine.lost_after_s)
+        self._client = EngineClient(settings.engine_endpoint, lost_after_s=settings.engine.lost_after_s)
         self._features = RegisteredFeatureReader(self._database, self._reader)
         predictions = OnlinePredictionReader(self._redis)
         self._rungs = RungCache()
@@ -187,11 +187,6 @@ class DrainingServer(uvicorn.Server):
         if self._state.draining and (self._state.in_flight == 0 or self._clock() >= self._drained_at_s):
             self.should_exit = True
         return await super().on_tick(counter)
-
-
-def engine_endpoint(settings: Settings) -> str:
-    """Where the engine listens: as set, or a socket in the state folder."""
-    return settings.engine.endpoint or f"ipc://{(settings.state_dir / 'engine.sock').resolve()}"
 
 
 async def answers(redis: Redis) -> bool:

@@ -41,11 +41,9 @@ def run_engine(settings: Settings) -> None:
     """Serve one engine at `settings.engine.endpoint` until SIGTERM or SIGINT.
 
     Raises:
-        ConfigurationError: no endpoint, a model file that cannot be loaded, or an endpoint that cannot be bound.
+        ConfigurationError: a model file that cannot be loaded, or an endpoint that cannot be bound.
     """
-    endpoint = settings.engine.endpoint
-    if endpoint is None:
-        raise ConfigurationError("HEADRACE_ENGINE__ENDPOINT is not set, expected ipc://<path of a socket>")
+    endpoint = settings.engine_endpoint
     spool = Spool(settings.spool_dir, "engine", Metrics())
     meter = ReplicaMeter(settings.engine.replica, settings.engine.kind, spool.write, age_s=process_age_s())
     torch.set_num_threads(settings.engine.num_threads or len(os.sched_getaffinity(0)))

@@ -39,7 +39,6 @@ PREDICT = "/v1/predict/delay_risk"
 POLL_S = 0.1
 SERVED_S = 30.0
 OnProgress: TypeAlias = Callable[[int, int, str], None]  # done, of how many, what
-NOTICE_DELAY_MIN = 45  # what the example's notice tells the passengers
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +48,26 @@ class Request:
     name: str
     inputs: Mapping[str, Any]
 
-    @property
-    def facts(self) -> str:
-        """What a notice about it is to be written from."""
+    def notice_request(self, chance_late: float) -> str:
+        """What asks for a notice about it, given what delay_risk said."""
+        departure = self.inputs["scheduled_departure"][11:16]
         return (
-            f"Flight {self.name} from {self.inputs['origin']} to {self.inputs['dest']}, scheduled departure "
-            f"{self.inputs['scheduled_departure'][11:16]}. Delay: {NOTICE_DELAY_MIN} minutes. "
-            "Reason: low cloud at the departure airport. The gate stays open until the new departure time."
+            f"Please tell the passengers of flight {self.name} ({self.inputs['origin']} to {self.inputs['dest']}, "
+            f"departure {departure}) that it may arrive late: our forecast sees a {100 * chance_late:.0f} % chance of "
+            "a delay of 15 minutes or more."
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Flights:
-    """The example as loaded at `now`: features as known then, and the flights next due after it."""
+    """The example as loaded at `now`: features as known then, and the flights next due after it.
+
+    `chance_late` is what the model said of the first of them.
+    """
 
     prepared: Prepared
     requests: tuple[Request, ...]
+    chance_late: float
     feature_rows: int
     now: datetime
     streamed_from: datetime | None = None
@@ -93,8 +96,8 @@ async def load_flights(
     with steps.step("Register predictors"):
         await asyncio.to_thread(register, settings, prepared)
         requests = tuple(as_request(flight) for flight in await asyncio.to_thread(upcoming_flights, prepared, now))
-        await until_served(url, requests[0])
-    return Flights(prepared, requests, feature_rows, now, streamed_from)
+        chance_late = await until_served(url, requests[0])
+    return Flights(prepared, requests, chance_late, feature_rows, now, streamed_from)
 
 
 async def prepare_in_thread(folder: Path, now: datetime, progress: Callable[[str, int, int], None]) -> Prepared:
@@ -173,14 +176,15 @@ def as_request(flight: UpcomingFlight) -> Request:
     return Request(flight.name, msgspec.to_builtins(flight.inputs))
 
 
-async def until_served(url: str, request: Request) -> None:
-    """Wait until the door answers from the model rung: it has read the registry, and the engine holds the scorer."""
+async def until_served(url: str, request: Request) -> float:
+    """Wait until the door answers from the model rung (it has read the registry, the engine holds the scorer); its
+    answer."""
     give_up_s = time.monotonic() + SERVED_S
     async with httpx.AsyncClient(base_url=url, timeout=5.0) as client:
         while True:
             reply = await client.post(PREDICT, json={"inputs": request.inputs})
             if reply.status_code == httpx.codes.OK and reply.json()["rung"] == "model":
-                return
+                return float(reply.json()["value"])
             if time.monotonic() > give_up_s:
                 raise Unavailable(f"{PREDICT} is not served {SERVED_S:.0f} s after it was registered: {reply.text}")
             await asyncio.sleep(POLL_S)
@@ -198,7 +202,8 @@ async def refill(supervisor: Supervisor, settings: Settings, flights: Flights) -
 def how_to_ask(url: str, flights: Flights) -> str:
     """Command lines that can be pasted: one prediction, one streamed notice."""
     request = flights.requests[0]
-    chat = {"model": "flight_notice", "stream": True, "messages": [{"role": "user", "content": request.facts}]}
+    notice = request.notice_request(flights.chance_late)
+    chat = {"model": "flight_notice", "stream": True, "messages": [{"role": "user", "content": notice}]}
     return "\n".join(
         ("", _curl(url + PREDICT, {"inputs": request.inputs}), "", _curl(f"{url}/v1/chat/completions", chat), "")
     )

@@ -21,7 +21,7 @@ import httpx
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from core_engine.errors import BrokerUnavailable, ConfigurationError
+from core_engine.errors import BrokerUnavailable, ConfigurationError, Unavailable
 from core_engine.pools.child import ChildSpec
 from core_engine.pools.heartbeats import HeartbeatListener
 from core_engine.pools.replica import RestartPolicy
@@ -32,6 +32,7 @@ from headrace.runtime import check_free, free_port, socket_folder, sole_use
 
 SILENCE_FACTOR = 5  # a client gives an engine up after `lost_after_s`; killing it asks for more certainty
 POLL_S = 0.05
+JOIN_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,7 @@ class LocalStack:
             await check_kafka(self.settings.kafka)
         await self.supervisor.start(self._engine(heartbeats))
         await self.supervisor.start(self._door())
+        await self._joined()
 
     def _heartbeats(self) -> HeartbeatListener:
         engine = self.settings.engine
@@ -128,8 +130,7 @@ class LocalStack:
 
     def _engine(self, heartbeats: HeartbeatListener) -> ChildSpec:
         argv = (sys.executable, "-m", "headrace", "engine")
-        environ = as_environment(self.settings)
-        return ChildSpec("engine", argv, environ, heartbeats.ready, pulse=heartbeats.pulse)
+        return ChildSpec("engine", argv, as_environment(self.settings), heartbeats.ready, pulse=heartbeats.pulse)
 
     def _door(self) -> ChildSpec:
         argv = (sys.executable, "-m", "headrace", "door")
@@ -137,14 +138,31 @@ class LocalStack:
         return ChildSpec("door", argv, as_environment(self.settings), self._healthy, stop_timeout_s=stop_timeout_s)
 
     async def _healthy(self) -> None:
+        """Wait until the door serves; alone, because it must come up without an engine too."""
+        await self._answers("/healthz", lambda reply: reply.status_code == httpx.codes.OK)
+
+    async def _joined(self) -> None:
+        """Wait until the door has found the engine and the store, as at a first start it will."""
+        try:
+            async with asyncio.timeout(JOIN_S):
+                await self._answers("/readyz", _sees_all)
+        except TimeoutError:
+            raise Unavailable(f"the door at {self.url} does not reach engine and store after {JOIN_S:g} s") from None
+
+    async def _answers(self, path: str, satisfies: Callable[[httpx.Response], bool]) -> None:
         async with httpx.AsyncClient(base_url=self.url) as client:
             while True:
                 try:
-                    if (await client.get("/healthz")).status_code == httpx.codes.OK:
+                    if satisfies(await client.get(path)):
                         return
                 except httpx.TransportError:
-                    pass  # not there yet; the supervisor's limit and the child's end are what stops this
+                    pass  # not there yet; the caller's limit and the child's end are what stops this
                 await asyncio.sleep(POLL_S)
+
+
+def _sees_all(reply: httpx.Response) -> bool:
+    body = reply.json()
+    return bool(body["engine"]["available"] and body["store"]["available"])
 
 
 def valkey_spec(binary: Path, url: str, folder: Path) -> ChildSpec:

@@ -19,7 +19,20 @@ class Steps:
 
     @contextmanager
     def step(self, title: str) -> Iterator[Bar]:
+        """A step with a bar."""
+        with self.own_output(title), self._bar(title) as bar:
+            yield bar
+
+    @contextmanager
+    def own_output(self, title: str) -> Iterator[None]:
+        """A step that prints for itself while it runs."""
         start = time.monotonic()
+        yield
+        seconds = self.seconds[title] = time.monotonic() - start
+        self.console.print(f"[green]✓[/green] {title} [dim]{seconds:.1f} s[/dim]")
+
+    @contextmanager
+    def _bar(self, title: str) -> Iterator[Bar]:
         with Progress(
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -30,8 +43,6 @@ class Steps:
             disable=not self.console.is_terminal,  # a log wants the lines alone
         ) as progress:
             yield Bar(progress, progress.add_task(title, total=None), title)
-        seconds = self.seconds[title] = time.monotonic() - start
-        self.console.print(f"[green]✓[/green] {title} [dim]{seconds:.1f} s[/dim]")
 
 
 class Bar:

@@ -36,7 +36,7 @@ from featurestore.prediction_reader import OnlinePredictionReader
 from featurestore.readers import OnlineFeatureReader
 from featurestore.registry import load_views
 from featurestore.window_store import WindowStore
-from headrace.door import REFRESH_S, engine_endpoint, spawn, stop
+from headrace.door import REFRESH_S, spawn, stop
 from headrace.logs import configure_logging
 from headrace.migrations import upgrade
 from headrace.upkeep import RegisteredFeatureReader, ScorerKeeper, repeat, warm_rungs
@@ -118,7 +118,7 @@ async def _worker(settings: Settings, options: StreamOptions, exits: AsyncExitSt
 
     features = RegisteredFeatureReader(database, reader)
     await features.refresh()
-    client = EngineClient(engine_endpoint(settings), lost_after_s=settings.engine.lost_after_s)
+    client = EngineClient(settings.engine_endpoint, lost_after_s=settings.engine.lost_after_s)
     await client.start()
     exits.push_async_callback(client.close)
     rungs = RungCache()

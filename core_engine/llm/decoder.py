@@ -6,6 +6,7 @@ decode, which are chunks, where their KV lies) comes in as an argument, `StepInp
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -52,6 +53,10 @@ class Layer:
     down: torch.Tensor  # [hidden, intermediate]
 
 
+def _nothing() -> None:
+    """Nobody waits between layers."""
+
+
 class Decoder:
     """Weights of one model, and `forward` over one step. Holds no cache and knows no sequence."""
 
@@ -67,10 +72,11 @@ class Decoder:
     def dtype(self) -> torch.dtype:
         return self.embedding.dtype
 
-    def forward(self, step: StepInput, cache: torch.Tensor) -> torch.Tensor:
+    def forward(self, step: StepInput, cache: torch.Tensor, between: Callable[[], None] = _nothing) -> torch.Tensor:
         """Logits, float32 [num_logits, vocab]; writes the step's K and V into `cache` in place.
 
-        `cache` is [num_layers, 2, num_slots, num_kv_heads, head_dim] in the weights' dtype.
+        `cache` is [num_layers, 2, num_slots, num_kv_heads, head_dim] in the weights' dtype. `between` is called after
+        each layer: what cannot wait for a whole step is done there.
         """
         hidden = F.embedding(step.token_ids, self.embedding)
         cos, sin = self.cos[step.positions], self.sin[step.positions]
@@ -79,6 +85,7 @@ class Decoder:
             hidden = hidden + self._attention(layer, normed, step, cos, sin, cache[index])
             normed = rms_norm(hidden, layer.ffn_norm, self.config.rms_norm_eps)
             hidden = hidden + F.linear(silu_mul(F.linear(normed, layer.gate_up)), layer.down)
+            between()
         last = rms_norm(hidden[step.logit_rows], self.norm, self.config.rms_norm_eps)
         return F.linear(last, self.head).float()
 

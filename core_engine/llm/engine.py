@@ -46,8 +46,7 @@ class Engine:
     def add(self, request: GenerateRequest) -> Sequence:
         """Queue a request; raises what `Scheduler.add` raises."""
         now = self.clock()
-        if request.pool is Pool.INTERACTIVE and request.deadline.is_finite:
-            self.scheduler.guard(now)
+        self.scheduler.guard(request.pool, request.deadline, now)
         return self.scheduler.add(request, now)
 
     def abort(self, sequence: Sequence) -> None:
@@ -59,16 +58,28 @@ class Engine:
     def has_work(self) -> bool:
         return self.scheduler.has_work
 
-    def step(self) -> list[SequenceEvent]:
-        """Run one step; the events of every sequence that got a token or ended in it."""
-        start = self.clock()
+    def step(self, between: Callable[[], None] | None = None) -> list[SequenceEvent]:
+        """Run one step; the events of every sequence that got a token or ended in it.
+
+        `between` is called after each layer of the model; its time is not the step's and is charged to nobody here.
+        It must not change the scheduler: the plan stands until it is committed.
+        """
+        start, paused_s = self.clock(), 0.0
+
+        def pause() -> None:
+            nonlocal paused_s
+            if between is not None:
+                paused_at = self.clock()
+                between()
+                paused_s += self.clock() - paused_at
+
         self.last_run_s = self.last_free_block_s = 0.0
         plan = self.scheduler.schedule(start)
         run_start = self.clock()
         try:
-            sampled = self.runner.run(plan) if plan.scheduled else {}
+            sampled = self.runner.run(plan, pause) if plan.scheduled else {}
         finally:  # a run that fails has used the device as well
-            self._charge(plan, start, run_start)
+            self._charge(plan, run_start - start, self.clock() - run_start - paused_s)
         self.scheduler.commit(plan, sampled, self.eos_token_ids)
         return self._events(plan, sampled)
 
@@ -93,12 +104,11 @@ class Engine:
                 sequence.kv_block_s += len(sequence.block_table) * run_s
         return self.scheduler.blocks.num_free * run_s
 
-    def _charge(self, plan: StepPlan, start: float, run_start: float) -> None:
+    def _charge(self, plan: StepPlan, schedule_s: float, run_s: float) -> None:
         """Charge the run to its sequences: device seconds by the step-time model's shares, KV by blocks held."""
         if not plan.scheduled:
             return
-        now = self.clock()
-        self.last_step_s, self.last_run_s = now - start, now - run_start
+        self.last_step_s, self.last_run_s = schedule_s + run_s, run_s
         self.last_predicted_s = self.scheduler.step_time.predict(plan.shape)
         shares = self.scheduler.step_time.shares([item.shape for item in plan.scheduled], self.last_run_s)
         for item, share in zip(plan.scheduled, shares, strict=True):

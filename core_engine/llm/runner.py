@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 from core_engine.llm.decoder import Chunk, Decoder, StepInput
@@ -23,19 +25,19 @@ class Runner:
         # zeros, not empty: a padding slot that held NaN would survive the mask (NaN * 0)
         self.cache = torch.zeros(shape, dtype=decoder.dtype)
 
-    def run(self, plan: StepPlan) -> dict[str, int]:
+    def run(self, plan: StepPlan, between: Callable[[], None]) -> dict[str, int]:
         """Compute the plan's tokens; the next token of every sequence that samples, by attempt id."""
         sampling = [item.sequence for item in plan.scheduled if item.samples]
-        logits = self.forward(plan.scheduled)
+        logits = self._forward(self.step_input(plan.scheduled), between)
         if not sampling:
             return {}
         tokens = self.sampler.sample(logits, [s.id for s in sampling], [s.request.sampling for s in sampling])
         return dict(zip((s.id for s in sampling), tokens, strict=True))
 
     @torch.inference_mode()
-    def forward(self, scheduled: list[Scheduled]) -> torch.Tensor:
+    def _forward(self, step: StepInput, between: Callable[[], None]) -> torch.Tensor:
         """Logits [num_sampling, vocab] of the sequences that sample, in plan order; writes the cache."""
-        return self.decoder.forward(self.step_input(scheduled), self.cache)
+        return self.decoder.forward(step, self.cache, between)
 
     def step_input(self, scheduled: list[Scheduled]) -> StepInput:
         """The step's tensors; decode rows must come first in `scheduled`."""

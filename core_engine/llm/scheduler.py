@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from core_engine.contracts import FinishReason, GenerateRequest, Pool
+from core_engine.contracts import Deadline, FinishReason, GenerateRequest, Pool
 from core_engine.errors import EngineRefused, InvalidRequest
 from core_engine.llm.block_pool import BlockPool
 from core_engine.llm.messages import PoolLoad
@@ -19,7 +19,8 @@ from core_engine.llm.sequence import Sequence
 from core_engine.llm.step_time import NOTHING, StepShape, StepTime, chunk_shape
 
 MAX_WAIT_S = {Pool.INTERACTIVE: 10.0, Pool.BULK: 3600.0}  # urgency of a sequence without a deadline
-GUARD_S = 1.0  # how long after the last deadline-bound request the step cap stays
+GUARD_S = 1.0  # how long after the last guarded request the step cap stays
+GUARDED_BUDGET_S = 1.0  # a budget above this survives any step that the token budget allows
 BULK_AGE_S = 0.5  # bulk that has not run for so long is lifted to its floor
 MAX_SKIP_AHEAD = 8  # sequences tried behind one that does not fit
 MAX_SKIPS = 64  # times one may be overtaken before it blocks the queue
@@ -111,9 +112,10 @@ class Scheduler:
         if sequence.finish_reason is None:
             self._finish(sequence, FinishReason.ABORT)
 
-    def guard(self, now: float) -> None:
-        """A predictor with a deadline is being served: hold the step cap for a while."""
-        self._guard_until_s = now + GUARD_S
+    def guard(self, pool: Pool, deadline: Deadline, now: float) -> None:
+        """Hold the step cap for a while if this request's budget is one that a long step would break."""
+        if pool is Pool.INTERACTIVE and deadline.at_s - now <= GUARDED_BUDGET_S:
+            self._guard_until_s = now + GUARD_S
 
     def load(self, pool: Pool) -> PoolLoad:
         waiting = self.waiting[pool]

@@ -1,6 +1,7 @@
 """The engine's process loop: messages in, one step, frames out. Single-threaded but for the heartbeat.
 
-Each turn: read what has come, answer waiting scorer rows, run one step, send every client one frame. A client that
+Each turn: read what has come, answer waiting scorer rows, run one step, send every client one frame. Scorer rows that
+come during a step are answered between two layers of the model; everything else waits for the step's end. A client that
 has vanished or takes no more loses its own requests and nobody else's. A step that fails ends the sequences in it, and
 the engine lives on. All of a turn is overhead but for waiting, loading and the model's own runs.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import msgspec
 import structlog
 import zmq
 
-from core_engine.contracts import Deadline, FinishReason, GenerateRequest, Pool, ScoreRequest
+from core_engine.contracts import Deadline, FinishReason, GenerateRequest, ScoreRequest
 from core_engine.costs.facts import RUNNING
 from core_engine.costs.meter import Capacity, ReplicaMeter, Spent
 from core_engine.errors import HeadraceError, InvalidRequest
@@ -70,6 +71,8 @@ class EngineServer:
         self._owners: dict[str, bytes] = {}  # attempt id -> client
         self._sequences: dict[str, Sequence] = {}
         self._outbox: dict[bytes, list[wire.Event]] = defaultdict(list)
+        self._deferred: list[tuple[bytes, wire.ToEngine]] = []  # came during a step
+        self._unreachable: set[bytes] = set()
         self._encoder = msgspec.msgpack.Encoder()
         self._decoder = msgspec.msgpack.Decoder(wire.ToEngine)
         self.snapshot = engine.snapshot()
@@ -103,11 +106,13 @@ class EngineServer:
             router.close(linger=0)
 
     def _turn(self, router: zmq.Socket[bytes]) -> None:
+        self._catch_up(router)
         if self._has_mail(router):
-            self._receive(router)
+            for client, message in self._receive(router):
+                self._take(router, client, message)
         self._score()
         if self.engine.has_work:
-            self._step()
+            self._step(router)
         self.snapshot = self.engine.snapshot(self.scorers.num_rows)
         self._send(router)
         if self._meter.is_due:
@@ -120,13 +125,22 @@ class EngineServer:
         with self._meter.spend(Spent.IDLE):
             return bool(router.poll(IDLE_POLL_MS))
 
+    def _catch_up(self, router: zmq.Socket[bytes]) -> None:
+        """What had to wait for the end of a step."""
+        deferred, self._deferred = self._deferred, []
+        for client, message in deferred:
+            self._take(router, client, message)
+        unreachable, self._unreachable = self._unreachable, set()
+        for client in unreachable:
+            self._drop(client)
+
     def _heartbeat(self) -> wire.Heartbeat:
         return wire.Heartbeat(self.incarnation, time.monotonic_ns(), self.busy, self.snapshot)
 
     # -- messages in
 
-    def _receive(self, router: zmq.Socket[bytes]) -> None:
-        """Everything that has come by now."""
+    def _receive(self, router: zmq.Socket[bytes]) -> Iterator[tuple[bytes, wire.ToEngine]]:
+        """Every message that has come by now, with its client."""
         while True:
             try:
                 client, payload = router.recv_multipart(zmq.NOBLOCK)
@@ -140,7 +154,19 @@ class EngineServer:
             except (msgspec.DecodeError, ValueError) as error:
                 log.warning("engine_message_refused", error=str(error))
                 continue
-            self._take(router, client, message)
+            yield client, message
+
+    def _between_layers(self, router: zmq.Socket[bytes]) -> None:
+        """Answer scorer rows at once: one layer is their longest wait, not a step. What touches the plan waits."""
+        if not router.poll(0):
+            return
+        for client, message in self._receive(router):
+            if isinstance(message, wire.Score):
+                self._submit(client, message)
+            else:
+                self._deferred.append((client, message))
+        self._score()
+        self._send(router)
 
     def _take(self, router: zmq.Socket[bytes], client: bytes, message: wire.ToEngine) -> None:
         match message:
@@ -176,8 +202,7 @@ class EngineServer:
 
     def _add_score(self, message: wire.Score) -> None:
         deadline = Deadline.from_wire(message.deadline)
-        if message.pool is Pool.INTERACTIVE and deadline.is_finite:
-            self.engine.scheduler.guard(self.engine.clock())
+        self.engine.scheduler.guard(message.pool, deadline, self.engine.clock())
         self.scorers.add(
             ScoreRequest(
                 message.attempt_id,
@@ -220,9 +245,9 @@ class EngineServer:
                 self._meter.attempt(request, result.usage, "scored")
             self._outbox[client].append(event)
 
-    def _step(self) -> None:
+    def _step(self, router: zmq.Socket[bytes]) -> None:
         try:
-            events = self.engine.step()
+            events = self.engine.step(lambda: self._between_layers(router))
         except Exception as error:  # the engine loop: one bad step must not end everybody's engine
             log.exception("engine_step_failed")
             self._fail_running(error)
@@ -262,7 +287,7 @@ class EngineServer:
         outbox, self._outbox = self._outbox, defaultdict(list)
         for client, events in outbox.items():
             if not self._try_send(router, client, wire.Frame(tuple(events), self.snapshot)):
-                self._drop(client)
+                self._unreachable.add(client)  # dropped at the next turn: a step may be under way
 
     def _try_send(self, router: zmq.Socket[bytes], client: bytes, message: wire.ToClient) -> bool:
         try:

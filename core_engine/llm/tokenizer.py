@@ -6,6 +6,7 @@ downloaded. `token_bytes` gives the exact bytes of each token: `detokenizer` nee
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from core_engine.errors import InvalidRequest, ModelFileError
 from core_engine.llm.gguf_reader import field, open_gguf
 
 CONTROL_TOKEN = 3  # GGUF token_type
-PRE_TOKENIZERS = {
+PRE_TOKENIZERS: dict[str, Callable[[], Any]] = {
     "smollm": lambda: pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
     ),
@@ -107,8 +108,8 @@ class Tokenizer:
 def _build(tokens: list[str], merges: list[str], control: frozenset[int], pre: str) -> Any:
     vocab = {token: i for i, token in enumerate(tokens)}
     pairs = [(left, right) for left, _, right in (merge.partition(" ") for merge in merges)]
-    model: Any = models.BPE(vocab=vocab, merges=pairs)
-    tokenizer: Any = tokenizers.Tokenizer(model)
+    library: Any = tokenizers  # its classes carry no types
+    tokenizer = library.Tokenizer(models.BPE(vocab=vocab, merges=pairs))
     tokenizer.pre_tokenizer = PRE_TOKENIZERS[pre]()
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(tokens[i], special=True, normalized=False) for i in sorted(control)])

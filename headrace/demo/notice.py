@@ -68,42 +68,39 @@ async def bulk_running(settings: EngineSettings) -> AsyncIterator[Bulk]:
         await client.close()
 
 
-async def stream_notice(url: str, facts: str, bulk: Bulk, dtype: str, show: Callable[[str], None]) -> Notice:
+async def stream_notice(url: str, request: str, bulk: Bulk, dtype: str, show: Callable[[str], None]) -> Notice:
     """Ask for one notice; `show` gets each piece of text as it arrives.
 
     Raises:
-        DemoFailed: the stream ended without text, or without saying why it ended.
+        DemoFailed: the stream broke, or ended without text or without saying why it ended.
     """
-    before, start = bulk.num_tokens, time.monotonic()
     arrivals: list[float] = []
     finish_reason, tokens = None, 0
-    try:
-        async for chunk in _chunks(url, facts):
+    async with AsyncOpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0) as client:
+        before, start = bulk.num_tokens, time.monotonic()
+        async for chunk in _chunks(client, request):
             for choice in chunk.choices:
                 if choice.delta.content:
                     arrivals.append(time.monotonic())
                     show(choice.delta.content)
                 finish_reason = choice.finish_reason or finish_reason
             tokens = chunk.usage.completion_tokens if chunk.usage else tokens
-    except OpenAIError as error:
-        raise DemoFailed(f"the stream of {MODEL} broke after {len(arrivals)} pieces: {error}") from None
     if not arrivals or finish_reason not in ("stop", "length"):
         raise DemoFailed(f"the stream of {MODEL} brought {len(arrivals)} pieces and finish_reason {finish_reason!r}")
-    gaps_ms = [(later - earlier) * 1e3 for earlier, later in pairwise(arrivals)]
     return Notice(
         tokens=tokens,
         ttft_ms=(arrivals[0] - start) * 1e3,
-        itl_p50_ms=quantile(gaps_ms, 0.5),
+        itl_p50_ms=quantile([(later - earlier) * 1e3 for earlier, later in pairwise(arrivals)], 0.5),
         bulk_tokens=bulk.num_tokens - before,
         dtype=dtype,
     )
 
 
-async def _chunks(url: str, facts: str) -> AsyncIterator[ChatCompletionChunk]:
-    async with AsyncOpenAI(base_url=f"{url}/v1", api_key="unused", max_retries=0) as client:
+async def _chunks(client: AsyncOpenAI, request: str) -> AsyncIterator[ChatCompletionChunk]:
+    try:
         stream = await client.chat.completions.create(
             model=MODEL,
-            messages=[{"role": "user", "content": facts}],
+            messages=[{"role": "user", "content": request}],
             max_tokens=MAX_TOKENS,
             temperature=0,
             stream=True,
@@ -111,3 +108,5 @@ async def _chunks(url: str, facts: str) -> AsyncIterator[ChatCompletionChunk]:
         )
         async for chunk in stream:
             yield chunk
+    except OpenAIError as error:
+        raise DemoFailed(f"the stream of {MODEL} broke: {error}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +15,7 @@ from rich.console import Console
 from core_engine.settings import Settings
 from headrace.demo import summary as report
 from headrace.demo.failover import kill_engine
-from headrace.demo.load import WARM_UP, DemoFailed, ask_all, check_model_share, measured
+from headrace.demo.load import WARM_UP, DemoFailed, Reply, ask_all, check_model_share, measured
 from headrace.demo.notice import bulk_running, stream_notice
 from headrace.flights import Flights, load_flights, work_dir
 from headrace.runtime import free_port
@@ -36,14 +37,14 @@ async def run_demo(given: Settings, json_file: Path | None) -> None:
         with steps.step("Start the stack"):
             await exits.enter_async_context(stack)
         flights = await load_flights(stack.settings, stack.url, work_dir(given), datetime.now(UTC), steps)
-        online = await predict(stack, flights, steps)
-        notice = await notice_beside_bulk(stack, flights, steps)
+        replies = await predict(stack, flights, steps)
+        notice = await notice_beside_bulk(stack, replies, steps)
         failover = await lose_the_engine(stack, flights, steps)
         with steps.step("Stop the stack"):
             await exits.aclose()
     check_nothing_left(stack.supervisor.pids)
     summary = report.Summary(
-        online=online,
+        online=measured(replies, WARM_UP),
         notice=notice,
         failover=failover,
         quality=quality_of(flights),
@@ -68,18 +69,20 @@ def demo_settings(given: Settings) -> Settings:
     return given.model_copy(update={"state_dir": given.state_dir / "demo", "http": http})
 
 
-async def predict(stack: LocalStack, flights: Flights, steps: Steps) -> report.Online:
+async def predict(stack: LocalStack, flights: Flights, steps: Steps) -> list[Reply]:
     """Step 3, first half: every flight next due, scored by the model rung."""
     async with httpx.AsyncClient(base_url=stack.url, timeout=5.0) as client:
         with steps.step(f"Predict {len(flights.requests)} flights, after {WARM_UP} to warm up") as bar:
             await ask_all(client, flights.requests[-WARM_UP:], bar.advance)
-            online = measured(await ask_all(client, flights.requests, bar.advance), WARM_UP)
-    check_model_share(online)
-    return online
+            replies = await ask_all(client, flights.requests, bar.advance)
+    check_model_share(replies)
+    return replies
 
 
-async def notice_beside_bulk(stack: LocalStack, flights: Flights, steps: Steps) -> report.Notice:
-    """Step 3, second half: a notice streamed token by token beside a bulk generation."""
+async def notice_beside_bulk(stack: LocalStack, replies: Sequence[Reply], steps: Steps) -> report.Notice:
+    """Step 3, second half: a notice about the likeliest delay, streamed token by token beside a bulk generation."""
+    worst = max(replies, key=lambda reply: reply.value)
+    request = worst.flight.notice_request(worst.value)
     console, engine = steps.console, stack.settings.engine
 
     def show(text: str) -> None:
@@ -88,9 +91,10 @@ async def notice_beside_bulk(stack: LocalStack, flights: Flights, steps: Steps) 
     async with AsyncExitStack() as exits:
         with steps.step("Start a bulk generation"):
             bulk = await exits.enter_async_context(bulk_running(engine))
-        console.print("[dim]flight_notice:[/dim] ", end="")
-        notice = await stream_notice(stack.url, flights.requests[0].facts, bulk, engine.dtype, show)
-        console.print()
+        with steps.own_output("Stream a notice beside it"):
+            console.print("  ", end="")
+            notice = await stream_notice(stack.url, request, bulk, engine.dtype, show)
+            console.print()
     return notice
 
 

@@ -29,7 +29,7 @@ Handler = Callable[[httpx.Request], httpx.Response]
 
 
 def reply(rung: str = "model", reason: str | None = None, batch_size: int = 1) -> httpx.Response:
-    return httpx.Response(200, json={"rung": rung, "reason": reason, "usage": {"batch_size": batch_size}})
+    return httpx.Response(200, json={"value": 0.2, "rung": rung, "reason": reason, "usage": {"batch_size": batch_size}})
 
 
 def door(handler: Any) -> httpx.AsyncClient:
@@ -67,10 +67,10 @@ async def test_an_answer_that_is_not_200_fails_the_demo(status: int) -> None:
 
 
 def test_too_few_from_the_model_rung_fail_the_demo() -> None:
-    model, student = Reply("model", None, 1, 0.01), Reply("student", "deadline", 0, 0.05)
-    check_model_share(measured([model] * 99 + [student], 0))
+    model, student = Reply(FLIGHT, 0.2, "model", None, 1, 0.01), Reply(FLIGHT, 0.2, "student", "deadline", 0, 0.05)
+    check_model_share([model] * 99 + [student])
     with pytest.raises(DemoFailed, match=r"only 98\.0 % of 100 .*'student': 2.*'deadline': 2"):
-        check_model_share(measured([model] * 98 + [student] * 2, 0))
+        check_model_share([model] * 98 + [student] * 2)
 
 
 async def lose_engine(tmp_path: Path, answers: Iterator[httpx.Response]) -> report.Failover:
@@ -123,8 +123,9 @@ def test_quantiles_are_values_that_were_seen() -> None:
 
 @pytest.fixture
 def summary() -> report.Summary:
+    model, student = Reply(FLIGHT, 0.2, "model", None, 4, 0.012), Reply(FLIGHT, 0.2, "student", "deadline", 0, 0.05)
     return report.Summary(
-        online=measured([Reply("model", None, 4, 0.012)] * 499 + [Reply("student", "deadline", 0, 0.05)], 64),
+        online=measured([model] * 499 + [student], 64),
         notice=report.Notice(tokens=71, ttft_ms=95.4, itl_p50_ms=29.8, bulk_tokens=66, dtype="bfloat16"),
         failover=report.Failover(
             n=250,
@@ -157,6 +158,7 @@ def test_the_json_has_the_keys_that_readers_rely_on(summary: report.Summary) -> 
     assert {"auc", "auc_low", "auc_high", "auc_prior"} <= data["quality"].keys()
     assert data["seconds"] == 88.8
     assert data["online"]["rungs"] == {"model": 499, "student": 1}
+    assert data["online"]["batch_sizes"] == {"4": 499}
 
 
 @pytest.mark.parametrize("width", [80, 120])

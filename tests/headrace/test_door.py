@@ -27,7 +27,7 @@ from core_engine.predictors.registry import Registry
 from core_engine.predictors.tables import open_database
 from core_engine.settings import HttpSettings, RedisSettings, Settings
 from featurestore.connection import connect
-from headrace.door import DrainingServer, answers, engine_endpoint, listen, spawn
+from headrace.door import DrainingServer, answers, listen, spawn
 from headrace.migrations import upgrade
 from headrace.runtime import free_port
 from online.services import DoorState
@@ -167,7 +167,7 @@ def test_the_socket_listens_before_anything_slow_is_built() -> None:
 
 
 def test_the_engine_s_default_place_is_the_state_folder(tmp_path: Path) -> None:
-    assert engine_endpoint(Settings(state_dir=tmp_path)) == f"ipc://{tmp_path}/engine.sock"
+    assert Settings(state_dir=tmp_path).engine_endpoint == f"ipc://{tmp_path}/engine.sock"
 
 
 # -- draining

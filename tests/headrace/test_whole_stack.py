@@ -17,7 +17,7 @@ import pytest
 
 from headrace.runtime import free_port
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
 def environment(state: Path, **settings: str) -> dict[str, str]:
@@ -55,9 +55,10 @@ def stack_up(state: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
             assert up.poll() is None
             yield up, f"http://127.0.0.1:{environ['HEADRACE_HTTP__PORT']}"
         finally:
-            up.kill()
+            up.terminate()
 
 
+@pytest.mark.weights
 def test_the_demo_runs_and_leaves_nothing(tmp_path: Path) -> None:
     summary_file = tmp_path / "summary.json"
     argv = [sys.executable, "-m", "headrace", "demo", "--json", str(summary_file)]
@@ -71,6 +72,7 @@ def test_the_demo_runs_and_leaves_nothing(tmp_path: Path) -> None:
     assert summary["notice"]["tokens"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_stops_everything(tmp_path: Path, number: signal.Signals) -> None:
     with stack_up(tmp_path / "state") as (up, url):
@@ -84,6 +86,7 @@ def test_a_signal_stops_everything(tmp_path: Path, number: signal.Signals) -> No
     assert len(children) == 3
 
 
+@pytest.mark.slow
 def test_nothing_outlives_a_killed_parent_and_the_next_start_works(tmp_path: Path) -> None:
     with stack_up(tmp_path / "state") as (up, _):
         children = descendants(up.pid)
@@ -96,6 +99,7 @@ def test_nothing_outlives_a_killed_parent_and_the_next_start_works(tmp_path: Pat
         assert httpx.get(f"{url}/healthz").status_code == 200
 
 
+@pytest.mark.slow
 def test_a_broken_model_file_is_said_and_what_was_started_is_stopped(tmp_path: Path) -> None:
     model = tmp_path / "broken.gguf"
     model.write_bytes(b"GGUF" + bytes(64))

@@ -16,6 +16,11 @@ def test_transformers_builds_a_model_with_our_kernels_package_in_the_way() -> No
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        vocab_size=16, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1
+        vocab_size=16,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
     )
     assert LlamaForCausalLM(config).num_parameters() > 0

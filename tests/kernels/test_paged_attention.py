@@ -20,7 +20,9 @@ def formula(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> to
     return torch.einsum("hc,chd->hd", scores.softmax(-1), v)
 
 
-def cache_with_poison(dtype: torch.dtype, kv_heads: int, dim: int, used: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def cache_with_poison(
+    dtype: torch.dtype, kv_heads: int, dim: int, used: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Random keys and values in `used` slots, NaN everywhere else but slot 0, the padding slot."""
     generator = torch.Generator().manual_seed(3)
     caches = []
@@ -39,7 +41,7 @@ def test_decode_rows_see_their_own_context_and_nothing_else(
     dtype: torch.dtype, heads: int, kv_heads: int, dim: int, lengths: list[int]
 ) -> None:
     free = 1 + torch.randperm(NUM_SLOTS - 1, generator=torch.Generator().manual_seed(1))
-    own = list(free[: sum(lengths)].split(lengths))
+    own = list(torch.split(free[: sum(lengths)], lengths))
     keys, values = cache_with_poison(dtype, kv_heads, dim, torch.cat(own))
     query = torch.randn(len(lengths), heads, dim, generator=torch.Generator().manual_seed(2)).to(dtype)
     longest = max(lengths)

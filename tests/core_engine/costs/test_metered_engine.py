@@ -50,8 +50,8 @@ async def mixed_work(client: EngineClient, served: Served) -> None:
         await score(client, rng, 1000)
     run = served.engine.runner.run
 
-    def fail(plan: object) -> dict[str, int]:
-        run(plan)  # type: ignore[arg-type]
+    def fail(plan: StepPlan, between: Callable[[], None]) -> dict[str, int]:
+        run(plan, between)
         raise ArithmeticError
 
     served.engine.runner.run = fail  # type: ignore[method-assign]

@@ -61,7 +61,7 @@ TestPool = PoolMachine.TestCase
 
 
 def test_the_padding_block_is_never_handed_out() -> None:
-    pool, table = BlockPool(5, 2), []
+    pool, table = BlockPool(5, 2), list[int]()
     pool.reserve("a", 4)
     pool.grow("a", table, 8)
     assert sorted(table) == [1, 2, 3, 4]
@@ -74,7 +74,7 @@ def test_blocks_for_is_the_ceiling(num_tokens: int, block_size: int) -> None:
 
 
 def test_check_integrity_sees_a_block_in_two_tables_and_a_lost_one() -> None:
-    pool, table = BlockPool(5, 2), []
+    pool, table = BlockPool(5, 2), list[int]()
     pool.reserve("a", 2)
     pool.grow("a", table, 4)
     with pytest.raises(AssertionError, match="share a block"):

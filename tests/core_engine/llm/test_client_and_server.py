@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections import Counter
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
+import torch
 import zmq
 import zmq.asyncio
 
-from core_engine.contracts import Deadline, FinishReason, GenerateRequest, Pool, SamplingParams, ScoreRequest, TokenDelta
+from core_engine.contracts import (
+    Deadline,
+    FinishReason,
+    GenerateRequest,
+    Pool,
+    SamplingParams,
+    ScoreRequest,
+    TokenDelta,
+)
 from core_engine.errors import (
     DeadlineExceeded,
     EngineUnavailable,
@@ -24,6 +36,7 @@ from core_engine.errors import (
 )
 from core_engine.llm import messages as wire
 from core_engine.llm.client import EngineClient
+from core_engine.llm.engine import SequenceEvent
 from tests.core_engine.llm.running import Served, running, serve
 from tests.core_engine.llm.tiny import request, run_all, tiny_engine
 
@@ -32,21 +45,33 @@ async def collect(client: EngineClient, asked: GenerateRequest) -> list[TokenDel
     return [delta async for delta in client.generate(asked)]
 
 
+async def drain(stream: AsyncGenerator[TokenDelta, None]) -> None:
+    async for _ in stream:
+        pass
+
+
 def tokens(deltas: list[TokenDelta]) -> list[int]:
     return [token for delta in deltas for token in delta.token_ids]
 
 
-def rows(values: list[list[float]], *, scorer: str = "sum:1", deadline: Deadline | None = None, **more: object) -> ScoreRequest:
+def rows(
+    values: list[list[float]], *, scorer: str = "sum:1", deadline: Deadline | None = None, **more: object
+) -> ScoreRequest:
     data = np.array(values, dtype="<f4")
     options = {"attempt_id": f"score-{random.random()}", "num_rows": len(values)} | more
     return ScoreRequest(scorer=scorer, features=data.tobytes(), deadline=deadline or Deadline.never(), **options)  # type: ignore[arg-type]
 
 
+async def until(holds: Callable[[], object]) -> None:
+    """The engine runs in a thread that signals nobody: look until `holds`."""
+    async with asyncio.timeout(10):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.002)
+
+
 async def idle(served: Served) -> None:
     """Wait until the engine holds nothing more."""
-    async with asyncio.timeout(10):
-        while served.server.busy or served.server._owners:
-            await asyncio.sleep(0.005)
+    await until(lambda: not served.server.busy and not served.server._owners)
     assert served.engine.scheduler.blocks.num_free == served.engine.scheduler.blocks.total
     assert not served.server._sequences
 
@@ -115,9 +140,7 @@ async def test_random_aborts_in_every_state_leave_an_engine_that_serves() -> Non
 async def test_a_cancelled_caller_aborts_too() -> None:
     async with running() as (client, served):
         task = asyncio.create_task(collect(client, request(max_tokens=240)))
-        async with asyncio.timeout(10):
-            while not served.engine.has_work:
-                await asyncio.sleep(0.001)
+        await until(lambda: served.engine.has_work)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -130,9 +153,9 @@ async def test_the_callers_own_timer_ends_the_call_whatever_the_engine_does() ->
         release = asyncio.Event()
         loop = asyncio.get_running_loop()
 
-        def stuck() -> list[object]:
+        def stuck(between: Callable[[], None]) -> list[SequenceEvent]:
             asyncio.run_coroutine_threadsafe(release.wait(), loop).result(10)
-            return engine_step()  # type: ignore[return-value]
+            return engine_step(between)
 
         served.engine.step = stuck  # type: ignore[method-assign, assignment]
         with pytest.raises(DeadlineExceeded, match="within the deadline"):
@@ -187,7 +210,7 @@ async def test_a_scorer_that_fails_ends_its_own_requests_only() -> None:
 async def test_a_step_that_fails_ends_what_was_in_it_and_the_engine_lives() -> None:
     async with running() as (client, served):
         run = served.engine.runner.run
-        served.engine.runner.run = lambda plan: 1 / 0  # type: ignore[method-assign, assignment, return-value]
+        served.engine.runner.run = lambda plan, between: 1 / 0  # type: ignore[method-assign, assignment, return-value]
         with pytest.raises(HeadraceError, match="step failed: ZeroDivisionError"):
             await collect(client, request())
         served.engine.runner.run = run  # type: ignore[method-assign]
@@ -212,6 +235,62 @@ async def test_interactive_rows_do_not_wait_for_bulk_rows_and_expired_ones_are_t
         assert isinstance(results[-1], DeadlineExceeded)
         assert max(served.scorer.batches) <= 256 + 1
         await idle(served)
+
+
+async def test_scorer_rows_are_answered_between_two_layers_and_all_else_waits_for_the_steps_end() -> None:
+    async with running() as (client, served):
+        decoder, attention = served.engine.runner.decoder, served.engine.runner.decoder._attention
+        in_second_layer, scored, calls = threading.Event(), threading.Event(), list[None]()
+
+        def held(*args: Any) -> torch.Tensor:
+            calls.append(None)
+            if len(calls) == 1:  # first layer of the first step: hold it until the row is on its way
+                in_second_layer.set()
+                assert sent.wait(10)
+            elif len(calls) == 2:  # second layer: the row must have been answered between the two
+                assert scored.wait(10), "the row waited for the end of the step"
+            return attention(*args)
+
+        sent = threading.Event()
+        decoder._attention = held  # type: ignore[method-assign, assignment]
+        stream = asyncio.create_task(collect(client, request(max_tokens=3)))
+        await until(in_second_layer.is_set)
+        row, other = client.score(rows([[1, 2, 3]])), client.generate(request(max_tokens=2))
+        answer = asyncio.create_task(row)
+        late = asyncio.create_task(drain(other))
+        await asyncio.sleep(0.05)  # both are in the engine's socket by then; earlier only makes the test easier
+        sent.set()
+        assert (await answer).scores == (6.0,)
+        assert len(calls) == 1 or not stream.done()
+        scored.set()
+        assert len(tokens(await stream)) == 3
+        await late
+        await idle(served)
+        steps = [fact for fact in served.facts if fact.outcome == "length"]
+        assert len(steps) == 2
+
+
+async def test_an_abort_during_a_step_takes_effect_after_it() -> None:
+    async with running() as (client, served):
+        decoder, attention = served.engine.runner.decoder, served.engine.runner.decoder._attention
+        started, release = threading.Event(), threading.Event()
+
+        def held(*args: Any) -> torch.Tensor:
+            started.set()
+            assert release.wait(10)
+            return attention(*args)
+
+        decoder._attention = held  # type: ignore[method-assign, assignment]
+        task = asyncio.create_task(collect(client, request(max_tokens=50)))
+        await until(started.is_set)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        release.set()
+        await idle(served)
+        assert served.facts[-1].outcome == "abort"
+        decoder._attention = attention  # type: ignore[method-assign]
+        assert len(tokens(await collect(client, request(max_tokens=4)))) == 4
 
 
 async def test_an_attempt_id_in_flight_is_refused_and_the_first_one_is_unharmed() -> None:
@@ -291,9 +370,7 @@ async def test_a_restarted_engine_fails_what_was_in_flight_at_once_and_serves_ag
         await anext(stream)
     context.destroy(linger=0)
     with pytest.raises(EngineUnavailable):
-        async with asyncio.timeout(10):
-            async for _ in stream:
-                pass
+        await asyncio.wait_for(drain(stream), 10)
     with pytest.raises(EngineUnavailable, match="no engine answers"):
         await collect(client, request())
     context = zmq.Context()
@@ -309,9 +386,9 @@ async def test_a_stopped_engine_is_lost_by_silence_but_a_long_step_is_not() -> N
         held, step = asyncio.Event(), served.engine.step
         loop = asyncio.get_running_loop()
 
-        def long_step() -> list[object]:
+        def long_step(between: Callable[[], None]) -> list[SequenceEvent]:
             asyncio.run_coroutine_threadsafe(held.wait(), loop).result(30)
-            return step()  # type: ignore[return-value]
+            return step(between)
 
         served.engine.step = long_step  # type: ignore[method-assign, assignment]
         task = asyncio.create_task(collect(client, request(max_tokens=3)))
@@ -338,9 +415,8 @@ async def test_without_an_engine_every_call_says_so_at_once(tmp_path: Path) -> N
 async def test_every_frame_carries_the_snapshot() -> None:
     async with running() as (client, served):
         await collect(client, request(max_tokens=5))
-        async with asyncio.timeout(10):
-            while client.snapshot is None or client.snapshot.step < 5:
-                await asyncio.sleep(0.005)
+        await until(lambda: client.snapshot is not None and client.snapshot.step >= 5)
+        assert client.snapshot is not None
         assert client.snapshot.total_blocks == served.engine.scheduler.blocks.total
         assert len(client.snapshot.coefficients) == 5
         assert client.snapshot.step_s > 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -31,7 +33,10 @@ def reference() -> LlamaForCausalLM:
     )
     model = LlamaForCausalLM(config).eval()
     weights = tiny_weights()
-    state = {"model.embed_tokens.weight": weights["token_embd.weight"], "model.norm.weight": weights["output_norm.weight"]}
+    state = {
+        "model.embed_tokens.weight": weights["token_embd.weight"],
+        "model.norm.weight": weights["output_norm.weight"],
+    }
     names = {
         "attn_norm": "input_layernorm",
         "attn_q": "self_attn.q_proj",
@@ -57,7 +62,12 @@ def logits_of(engine: Engine, prompt: list[int]) -> torch.Tensor:
     engine.add(request(prompt, max_tokens=1))
     last: list[torch.Tensor] = []
     forward = engine.runner.decoder.forward
-    engine.runner.decoder.forward = lambda step, cache: last.append(forward(step, cache)) or last[-1]  # type: ignore
+
+    def noted(*args: Any) -> torch.Tensor:
+        last.append(forward(*args))
+        return last[-1]
+
+    engine.runner.decoder.forward = noted  # type: ignore[method-assign, assignment]
     while engine.has_work:
         engine.step()
         check(engine)

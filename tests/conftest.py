@@ -1,0 +1,11 @@
+"""For all tests: torch's threads must not spin against the servers that tests start, and no test is judged by time."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+
+from core_engine.llm.openmp import spin_briefly
+
+spin_briefly()
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")

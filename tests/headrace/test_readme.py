@@ -1,0 +1,74 @@
+"""The README's snippets work as written: the curl line and the official client, against `headrace up`."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headrace.runtime import free_port
+
+README = Path(__file__).resolve().parents[2] / "README.md"
+ADDRESS = "127.0.0.1:8000"
+
+pytestmark = [pytest.mark.weights, pytest.mark.timeout(300)]
+
+
+def snippets(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README.read_text(), flags=re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The stack with the example loaded, as `make up` starts it; where its door listens."""
+    port = free_port("127.0.0.1")
+    rest = {key: value for key, value in os.environ.items() if not key.startswith("HEADRACE_")}
+    environ = rest | {"HEADRACE_STATE_DIR": str(tmp_path_factory.mktemp("state")), "HEADRACE_HTTP__PORT": str(port)}
+    argv = [sys.executable, "-m", "headrace", "up", "--example", "flights"]
+    with subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, text=True) as up:
+        assert up.stdout is not None
+        for line in up.stdout:
+            if line.startswith("Ctrl-C stops everything."):
+                break
+        assert up.poll() is None, "the stack did not come up"
+        try:
+            yield f"127.0.0.1:{port}"
+        finally:
+            up.terminate()
+    assert up.returncode == 0
+
+
+def test_the_curl_snippet_gets_a_prediction(address: str) -> None:
+    (snippet,) = [text for text in snippets("bash") if "curl" in text]
+    done = subprocess.run(
+        ["bash", "-ec", snippet.replace(ADDRESS, address)], capture_output=True, text=True, check=True, timeout=60
+    )
+    reply = json.loads(done.stdout)
+    assert reply["rung"] == "model"
+    assert 0 <= reply["value"] <= 1
+    assert reply["usage"]["batch_size"] >= 1
+
+
+def test_the_python_snippet_streams_a_notice(address: str) -> None:
+    (snippet,) = snippets("python")
+    done = subprocess.run(
+        [sys.executable, "-c", snippet.replace(ADDRESS, address)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert len(done.stdout.split()) > 5
+
+
+def test_the_make_targets_of_the_readme_exist() -> None:
+    makefile = (README.parent / "Makefile").read_text()
+    named = {name for text in [*snippets("bash"), README.read_text()] for name in re.findall(r"make ([a-z-]+)", text)}
+    assert named >= {"demo", "test", "up", "check", "bench"}
+    assert all(re.search(rf"^{name}:", makefile, flags=re.MULTILINE) for name in named), named
