@@ -132,6 +132,17 @@ def set_alias(name: str, alias: str, version: int) -> None:
     print(f"{name}: {alias} -> {version}")
 
 
+@app.command("plan")
+def show_plan() -> None:
+    """Say for every live predictor whether it is served from batch, online or stream, and why."""
+    from rich.console import Console
+
+    from core_engine.settings import load_settings
+    from headrace.plan import planned, show
+
+    show(planned(load_settings()), Console())
+
+
 @batch.command("run")
 def run_batch(
     job_file: Annotated[

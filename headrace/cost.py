@@ -135,8 +135,10 @@ def _table(of: CostReport) -> Table:
     table = Table(title=title, title_justify="left")
     for name in of.by:
         table.add_column(name)
-    for name in ("attempts", "deliveries", *map(str, spent), "total"):
-        table.add_column(name, justify="right")
+    table.add_column("attempts", justify="right")
+    table.add_column("deliveries", justify="right")
+    table.add_column("terms")  # one cell: eight columns of six digits fit no terminal
+    table.add_column("total", justify="right")
     for line in of.lines:
         table.add_row(*_cells(line, spent))
     table.add_section()
@@ -146,8 +148,8 @@ def _table(of: CostReport) -> Table:
 
 def _cells(line: Line, terms: list[Term]) -> list[str]:
     counted = [str(line.count.attempts or ""), str(line.count.deliveries or "")]
-    amounts = [_money(line.terms[term]) if term in line.terms else "" for term in terms]
-    return [*map(escape, line.key), *counted, *amounts, _money(line.total)]
+    amounts = ", ".join(f"{term} {_money(line.terms[term])}" for term in terms if term in line.terms)
+    return [*map(escape, line.key), *counted, amounts, _money(line.total)]
 
 
 def _money(amount: Decimal) -> str:

@@ -107,6 +107,10 @@ async def _worker(settings: Settings, options: StreamOptions, exits: AsyncExitSt
     exits.push_async_callback(catalogue.close)
     if not isinstance(catalogue.resolve(options.predictor).model, TorchScorer):
         raise ConfigurationError(f"predictor {options.predictor} generates text; a stream needs one that scores")
+    group, letters = options.group or f"headrace-{options.predictor}", options.letters
+    transport = KafkaTransport(settings.kafka, options.topic, group, (options.output_topic, letters))
+    await transport.start()  # first of what may be away; the group takes seconds to form while the rest is built
+    exits.push_async_callback(transport.close)
     metrics = Metrics()
     spool = Spool(settings.spool_dir, "stream", metrics)
     exits.push_async_callback(asyncio.to_thread, spool.close)
@@ -131,10 +135,6 @@ async def _worker(settings: Settings, options: StreamOptions, exits: AsyncExitSt
         ("scorers", keeper.tend),
     ):
         exits.push_async_callback(stop, spawn(name, repeat(work, REFRESH_S / 2)))
-    group, letters = options.group or f"headrace-{options.predictor}", options.letters
-    transport = KafkaTransport(settings.kafka, options.topic, group, (options.output_topic, letters))
-    await transport.start()
-    exits.push_async_callback(transport.close)
     views = await asyncio.to_thread(_views, database)
     log.info("stream_serving", topic=options.topic, predictor=options.predictor, group=group)
     return StreamWorker(

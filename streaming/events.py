@@ -15,6 +15,8 @@ from core_engine.errors import InvalidRequest
 from streaming.transport import Record
 
 MAX_EVENT_BYTES: Final = 1 << 20
+MAX_LETTER_BYTES: Final = 256 << 10
+MAX_DETAIL: Final = 1000
 MAX_AHEAD: Final = timedelta(minutes=5)  # one event from the future would make all others late
 _DECODER: Final = msgspec.json.Decoder(dict[str, Any])
 
@@ -59,9 +61,10 @@ class PredictionMessage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
-    """A record that could not be used: where it stands, why, and all of it, so that it can be replayed.
+    """A record that could not be used: where it stands, why, and what it holds, so that it can be replayed.
 
-    `key` and `value` are the record's bytes (base64 in JSON).
+    `key` and `value` are the record's bytes (base64 in JSON), cut at `MAX_LETTER_BYTES` each: a letter about a record
+    as large as the broker takes would be larger than that. `is_whole` says whether they are all.
     """
 
     source: Coordinates
@@ -69,6 +72,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     detail: str
     key: bytes | None
     value: bytes | None
+    is_whole: bool
     failed_at: datetime
 
 
@@ -137,10 +141,21 @@ def message_of(prediction: Prediction, record: Record, event: Event, attempt_id:
 
 
 def dead_letter_of(record: Record, reason: str, detail: str, now: datetime) -> bytes:
+    key, value = _cut(record.key), _cut(record.value)
     letter = DeadLetter(
-        source=Coordinates.of(record), reason=reason, detail=detail, key=record.key, value=record.value, failed_at=now
+        source=Coordinates.of(record),
+        reason=reason,
+        detail=detail[:MAX_DETAIL],
+        key=key,
+        value=value,
+        is_whole=(key, value) == (record.key, record.value),
+        failed_at=now,
     )
     return msgspec.json.encode(letter)
+
+
+def _cut(part: bytes | None) -> bytes | None:
+    return None if part is None else part[:MAX_LETTER_BYTES]
 
 
 def budget_s(event_time: datetime, now: datetime, freshness_s: float, budget_ms: float) -> float:

@@ -81,8 +81,13 @@ class Seen:
 class Topics:
     """The topics of one test at one broker."""
 
-    def __init__(self, address: str) -> None:
-        self.settings = KafkaSettings(bootstrap_servers=address, connect_timeout_s=5.0, delivery_timeout_s=10.0)
+    def __init__(self, address: str, session_timeout_s: float = 2.0) -> None:
+        self.settings = KafkaSettings(
+            bootstrap_servers=address,
+            connect_timeout_s=5.0,
+            delivery_timeout_s=10.0,
+            session_timeout_s=session_timeout_s,  # a join takes half of it; a real broker may want 6 s at least
+        )
         self._address = address
 
     def create(self, word: str, partitions: int = 1) -> str:

@@ -20,7 +20,7 @@ __all__ = ["client", "own_server", "redis_url", "socket_dir"]
 @pytest.fixture(scope="session")
 def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
     if address := os.environ.get("HEADRACE_TEST_KAFKA"):
-        yield Topics(address)
+        yield Topics(address, session_timeout_s=6.0)
         return
     broker = Broker(tmp_path_factory.mktemp("broker") / "log")
     broker.start()

@@ -95,6 +95,15 @@ def test_a_dead_letter_holds_all_that_a_replay_needs() -> None:
     held = msgspec.json.decode(letter, type=DeadLetter)
     assert (held.source.topic, held.source.partition, held.source.offset) == ("departures", 1, 42)
     assert (held.reason, held.key, held.value, held.failed_at) == ("malformed", None, b"\xff\x00", NOW)
+    assert held.is_whole
+
+
+def test_a_letter_about_a_record_as_large_as_brokers_take_is_one_that_they_take() -> None:
+    letter = dead_letter_of(record(b"x" * (1 << 20), b"k" * (1 << 20)), "malformed", "d" * 10_000, NOW)
+    held = msgspec.json.decode(letter, type=DeadLetter)
+    assert len(letter) < 1_000_000
+    assert not held.is_whole
+    assert held.source.offset == 42
 
 
 def test_a_fresh_event_has_until_its_freshness_ends_and_an_old_one_the_budget() -> None:

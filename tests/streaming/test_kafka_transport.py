@@ -200,7 +200,7 @@ async def test_a_broker_that_lost_everything_is_begun_anew(own_broker: Broker) -
     topics = Topics(own_broker.address)
     topic = topics.create("events")
     topics.produce(topic, numbered(5))
-    async with member(topics, topic, unique("group"), session_timeout_s=2.0) as transport:
+    async with member(topics, topic, unique("group")) as transport:
         await take(transport, 5)
         await asyncio.to_thread(own_broker.kill)
         await asyncio.to_thread(own_broker.start)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from decimal import Decimal
 
@@ -17,6 +18,7 @@ from core_engine.costs.facts import RUNNING, DeviceFact, Fact, ReplicaFact
 from core_engine.costs.report import Term
 from core_engine.errors import HeadraceError
 from core_engine.llm.client import EngineClient
+from core_engine.llm.scheduler import StepPlan
 from tests.core_engine.costs.ledger import reported
 from tests.core_engine.llm.running import Served, running
 from tests.core_engine.llm.tiny import request
