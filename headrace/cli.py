@@ -43,7 +43,7 @@ def headrace() -> None:
 def up(
     example: Annotated[Example | None, typer.Option(help="Prepare this example and load it into the stack.")] = None,
 ) -> None:
-    """Start the local stack (Valkey, SQLite, engine, HTTP door) and stay until Ctrl-C."""
+    """Start the local stack (Valkey, Kafka broker, SQLite, engine, HTTP door) and stay until Ctrl-C."""
     from core_engine.settings import load_settings
     from headrace import interrupt
     from headrace.up import stay_up

@@ -148,7 +148,7 @@ def _table(of: CostReport) -> Table:
 
 def _cells(line: Line, terms: list[Term]) -> list[str]:
     counted = [str(line.count.attempts or ""), str(line.count.deliveries or "")]
-    amounts = ", ".join(f"{term} {_money(line.terms[term])}" for term in terms if term in line.terms)
+    amounts = "\n".join(f"{term} {_money(line.terms[term])}" for term in terms if line.terms.get(term))
     return [*map(escape, line.key), *counted, amounts, _money(line.total)]
 
 

@@ -52,7 +52,7 @@ async def caught_up(transport: KafkaTransport) -> Delivery:
 async def test_records_come_with_their_coordinates_in_the_order_of_their_partition(topics: Topics) -> None:
     topic = topics.create("events", partitions=2)
     topics.produce(topic, numbered(300))
-    async with member(topics, topic, unique("group")) as transport:
+    async with member(topics, topic, unique("group"), max_outstanding=1000) as transport:
         records = await take(transport, 300)
     assert sorted(int(r.value or b"") for r in records) == list(range(300))
     for number in (0, 1):
