@@ -109,6 +109,14 @@ class ReadCost:
     bytes: int = 0
     round_trips: int = 0
 
+    def __add__(self, other: ReadCost) -> ReadCost:
+        return ReadCost(
+            self.reads + other.reads,
+            self.hits + other.hits,
+            self.bytes + other.bytes,
+            self.round_trips + other.round_trips,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class FeatureRow:
@@ -159,6 +167,9 @@ class Reason(enum.StrEnum):
     FEATURE_STATE = "feature_state"
     FEATURES_UNAVAILABLE = "features_unavailable"
     MODEL_ERROR = "model_error"
+    NOT_PRECOMPUTED = "not_precomputed"
+    PRECOMPUTED_TOO_OLD = "precomputed_too_old"
+    STORE_UNAVAILABLE = "store_unavailable"
     NO_RUNG = "no_rung"
 
 
@@ -207,7 +218,10 @@ class PredictRequest:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The answer, which rung gave it, and why no rung above it did (`reason`; None on the model rung)."""
+    """The answer, which rung gave it, and why no rung above it did (`reason`; None on the model rung).
+
+    `feature_failure` says why no feature could be read, where none could: the answer may still be the model's.
+    """
 
     predictor: str
     version: int
@@ -220,6 +234,7 @@ class Prediction:
     feature_ages_s: Mapping[str, float | None]
     stages: StageTimes
     usage: Usage
+    feature_failure: str | None = None
 
     @property
     def degraded(self) -> bool:

@@ -11,7 +11,8 @@ HeadraceError
     ├── EngineUnavailable     no engine, or it was lost with the request in it
     ├── EngineRefused         queue full, or the deadline cannot be met
     ├── DeadlineExceeded      the caller's own timer went off
-    └── StoreUnavailable      Redis away
+    ├── StoreUnavailable      Redis away
+    └── BrokerUnavailable     Kafka away, or it takes no records
 
 Two more stand where they are raised: `pools.replica.ChildFailed` and `headrace.demo.load.DemoFailed`.
 """
@@ -84,3 +85,7 @@ class DeadlineExceeded(Unavailable):
 
 class StoreUnavailable(Unavailable):
     code = "store_unavailable"
+
+
+class BrokerUnavailable(Unavailable):
+    code = "broker_unavailable"

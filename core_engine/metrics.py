@@ -59,6 +59,23 @@ class Metrics:
         self.spool_write_failures = Counter(
             "headrace_spool_write_failures", "Writes to the spool's file that failed.", registry=r
         )
+        # the stream door
+        self.stream_events = Counter(
+            "headrace_stream_events", "Events by what became of them.", ["topic", "outcome"], registry=r
+        )
+        self.stream_event_latency = Histogram(
+            "headrace_stream_event_latency_seconds",
+            "Hand-over by the poll loop to acknowledged output of one event.",
+            ["predictor"],
+            buckets=LATENCY_S,
+            registry=r,
+        )
+        self.stream_outstanding = Gauge(
+            "headrace_stream_outstanding_events", "Events taken from the broker and not finished.", registry=r
+        )
+        self.window_events = Counter(
+            "headrace_window_events", "Events by what became of them in a window.", ["view", "outcome"], registry=r
+        )
         # generation, seen by the caller
         self.time_to_first_token = Histogram(
             "headrace_time_to_first_token_seconds",

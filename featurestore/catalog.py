@@ -15,18 +15,21 @@ from core_engine.errors import ConfigurationError, InvalidRequest
 from featurestore.codec import RowCodec, served_default
 from featurestore.definitions import FeatureView, Field
 from featurestore.instants import duration_us
+from featurestore.windows import WindowPlan
 
 VIEW_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledView:
-    """A view with what its schema implies. `defaults` are in schema order, None where a field has none."""
+    """A view with what its schema implies. `defaults` are in schema order, None where a field has none; `plan` is that
+    of its window, where it has one."""
 
     view: FeatureView
     codec: RowCodec
     ttl_us: int
     defaults: tuple[Any, ...]
+    plan: WindowPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,8 @@ def compile_view(view: FeatureView) -> CompiledView:
     if not math.isfinite(view.ttl_s):
         raise ConfigurationError(f"feature view {view.name}: ttl_s must be finite, got {view.ttl_s}")
     defaults = tuple(served_default(view, field) for field in view.schema)
-    return CompiledView(view, RowCodec(view), duration_us(view.ttl_s), defaults)
+    plan = WindowPlan(view) if view.window is not None else None
+    return CompiledView(view, RowCodec(view), duration_us(view.ttl_s), defaults, plan)
 
 
 class ViewCatalog:

@@ -37,8 +37,47 @@ class ParquetSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     created_time_column: str = "created_time"
 
 
+class AggregateKind(enum.StrEnum):
+    COUNT = "count"
+    SUM = "sum"
+    MEAN = "mean"
+
+
+class Aggregate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One feature of a window: how many events, or the sum or mean of their field `of`.
+
+    With `at_least`, an event is 1 where its field reaches that number and 0 where it does not: the mean is a share.
+    """
+
+    feature: str
+    kind: AggregateKind
+    of: str | None = None
+    at_least: float | None = None
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A sliding window over tumbling tiles, kept online by the events of `topic`.
+
+    Tile t holds the events in ((t - 1) * tile_s, t * tile_s] since 1970; the window is the `num_tiles` newest complete
+    ones. `key` names the fields of an event that make the entity's key. An event corrects a tile that ended up to
+    `grace_s` before the newest event of its entity and partition. `tiles` is the same in history: one row per entity
+    and tile with `events` and one column per measure (`windows.Measure.name`), its event time the tile's end.
+    """
+
+    topic: str
+    key: tuple[str, ...]
+    tile_s: int
+    num_tiles: int
+    grace_s: int
+    aggregates: tuple[Aggregate, ...]
+    tiles: ParquetSource
+
+
 class FeatureView(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A named, versioned group of features of one entity that are written together. Frozen once online."""
+    """A named, versioned group of features of one entity that are written together. Frozen once online.
+
+    With a `window` the online value is computed from tiles; `source` is then the same window in history, row by row.
+    """
 
     name: str
     version: int
@@ -48,6 +87,7 @@ class FeatureView(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     ttl_s: float
     owner: str
     description: str = ""
+    window: Window | None = None
 
     def __post_init__(self) -> None:
         names = [field.name for field in self.schema]
@@ -55,6 +95,28 @@ class FeatureView(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             raise ConfigurationError(f"feature view {self.name}: the names of its schema must be distinct, got {names}")
         if self.ttl_s <= 0:
             raise ConfigurationError(f"feature view {self.name}: ttl_s must be positive, got {self.ttl_s}")
+        if self.window is not None:
+            self._check_window(self.window)
+
+    def _check_window(self, window: Window) -> None:
+        made = {aggregate.feature: aggregate for aggregate in window.aggregates}
+        for field in self.schema:
+            aggregate = made.pop(field.name, None)
+            if aggregate is None:
+                raise ConfigurationError(f"feature view {self.name}: no aggregate of its window makes {field.name!r}")
+            is_count = aggregate.kind is AggregateKind.COUNT
+            if field.type is not (FeatureType.INT64 if is_count else FeatureType.FLOAT64) or is_count != (
+                not aggregate.of
+            ):
+                raise ConfigurationError(
+                    f"feature view {self.name}: {field.name!r} must be an int64 count, or a float64 sum or mean"
+                )
+        if made:
+            raise ConfigurationError(f"feature view {self.name}: its schema lacks {sorted(made)} of its window")
+        if min(window.tile_s, window.num_tiles, len(window.key)) < 1 or window.grace_s < 0:
+            raise ConfigurationError(
+                f"feature view {self.name}: a window needs tile_s and num_tiles of at least 1, a key and grace_s >= 0"
+            )
 
     def field(self, name: str) -> Field:
         for field in self.schema:

@@ -44,13 +44,19 @@ async def materialize(
     """Pushes every entity's newest row with event and created time at or before `as_of`; nothing later, ever.
 
     `shift` is added to both times of every row before `as_of` is applied. Idempotent: a second run writes nothing, and
-    a run that died is finished by running it again. A row's offset is its position in the source.
+    a run that died is finished by running it again. A row's offset is its position in the source. Of a windowed view
+    the tiles are loaded, up to the last one complete at `as_of`; the stream goes on from there.
 
     Raises:
         ConfigurationError: a source that does not fit the view.
         StoreUnavailable: Redis away; what was pushed so far stays.
     """
     as_of_us = to_us(as_of, "as_of")
+    if view.window is not None:
+        seeded = await store.windows.seed(view.name, as_of, shift)
+        if on_progress is not None:
+            on_progress(seeded.entities, seeded.entities)
+        return MaterializeResult(seeded.entities, seeded.written, seeded.kept, 0)
     source, positions = await asyncio.to_thread(_newest, view, as_of_us, shift)
     result = WriteResult()
     for start in range(0, len(positions), BATCH_ROWS):

@@ -1,5 +1,7 @@
 """The online store: one Redis hash per entity and view version, newest row wins, one round trip per batch.
 
+A windowed view is read here, beside the others in the same round trip, and written by `window_store`.
+
 Called by `materialize`, by the stream door and by the online reader. It knows keys, payloads and sequences; it does not
 judge freshness (the reader does, against event time), so a stale row stays readable until it expires physically.
 """
@@ -10,16 +12,16 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from redis.asyncio import Redis
-from redis.exceptions import RedisError, ResponseError
 
-from core_engine.errors import ConfigurationError, InvalidRequest, StoreUnavailable
+from core_engine.errors import ConfigurationError, InvalidRequest
 from featurestore.catalog import CompiledView, checked_key, compile_view
 from featurestore.codec import INT64_MAX, UnreadablePayload
 from featurestore.definitions import FeatureView, StoredRow
 from featurestore.instants import Clock, duration_us, to_us, utc_now
+from featurestore.keys import progress_key, row_key, window_key
 from featurestore.newest_wins import (
     FIELDS,
     FUNCTION,
@@ -28,6 +30,10 @@ from featurestore.newest_wins import (
     pack_sequence,
     unpack_event_time,
 )
+from featurestore.server_functions import called, pipelined
+from featurestore.window_state import stored_window
+from featurestore.window_store import WindowStore
+from featurestore.windows import StoredWindow
 
 BATCH_ROWS: Final = 1_000  # a batch holds the server for a few milliseconds, so that reads slip in between
 LAST_EXPIRY_MS: Final = 253_402_300_799_999  # the year 9999
@@ -63,17 +69,20 @@ class _Write(NamedTuple):
     expire_at_ms: int
 
 
-def row_key(view: FeatureView, key: str) -> str:
-    """The hash of one entity. The entity's key is the cluster's hash tag: all views of an entity share one node."""
-    return f"hr:{view.name}:{view.version}:{{{key}}}"
+Stored: TypeAlias = StoredPayload | StoredWindow | None
 
 
 class OnlineStore:
-    """Feature rows in Redis. `retention_s` is how long a row is kept past its TTL, so that `stale` can be seen."""
+    """Feature rows in Redis. `retention_s` is how long a row is kept past its TTL, so that `stale` can be seen.
+
+    `windows` writes what the windowed views read.
+    """
 
     def __init__(self, client: Redis, views: Iterable[FeatureView], retention_s: float, clock: Clock = utc_now) -> None:
         if client.connection_pool.connection_kwargs.get("decode_responses"):
             raise ConfigurationError("redis client: decode_responses must be off, because payloads are bytes")
+        views = list(views)
+        self.windows = WindowStore(client, views, retention_s)
         self._client = client
         self._views = {(view.name, view.version): compile_view(view) for view in views}
         self._retention_us = duration_us(retention_s)
@@ -96,16 +105,24 @@ class OnlineStore:
             result += await self._write_batch(compiled, batch)
         return result
 
-    async def fetch(self, reads: Sequence[tuple[FeatureView, str]]) -> list[StoredPayload | None]:
-        """The stored row, or None, for each (view, entity key), in one pipelined round trip.
+    async def fetch(self, reads: Sequence[tuple[FeatureView, str]]) -> list[Stored]:
+        """The stored row or window, or None, for each (view, entity key), in one pipelined round trip.
 
         Raises:
             StoreUnavailable: Redis away, or refusing.
             UnreadablePayload: a hash that this store did not write.
         """
-        commands = [("HMGET", row_key(view, key), FIELDS[0], FIELDS[2]) for view, key in reads]
-        replies = await self._pipeline(commands)
-        return [_stored(view, key, reply) for (view, key), reply in zip(reads, replies, strict=True)]
+        commands = [command for view, key in reads for command in _reading(view, key)]
+        replies = iter(await pipelined(self._client, commands))
+        return [
+            self._window(view, next(replies), next(replies)) if view.window else _stored(view, key, next(replies))
+            for view, key in reads
+        ]
+
+    def _window(self, view: FeatureView, held: dict[bytes, bytes], progress: dict[bytes, bytes]) -> Stored:
+        plan = self._declared(view).plan
+        assert plan is not None
+        return stored_window(plan, held, progress)
 
     def _declared(self, view: FeatureView) -> CompiledView:
         compiled = self._views.get((view.name, view.version))
@@ -145,37 +162,20 @@ class OnlineStore:
             )
 
     async def _call(self, writes: Sequence[_Write]) -> int:
-        """How many of `writes` the server took. A server that lost the function is given it again, once."""
-        replies = await self._pipeline([_call_of(write) for write in writes], can_lack_function=True)
-        lacking = [write for write, reply in zip(writes, replies, strict=True) if isinstance(reply, ResponseError)]
-        if lacking:
-            await self._pipeline([("FUNCTION", "LOAD", "REPLACE", LIBRARY)])
-            replies += await self._pipeline([_call_of(write) for write in lacking])
+        """How many of `writes` the server took."""
+        replies = await called(self._client, LIBRARY, [_call_of(write) for write in writes])
         return sum(reply == 1 for reply in replies)
 
-    async def _pipeline(self, commands: Sequence[tuple[Any, ...]], *, can_lack_function: bool = False) -> list[Any]:
-        if not commands:
-            return []
-        pipeline = self._client.pipeline(transaction=False)
-        for command in commands:
-            pipeline.execute_command(*command)
-        try:
-            replies: list[Any] = await pipeline.execute(raise_on_error=False)
-        except (RedisError, OSError) as error:
-            raise StoreUnavailable(f"online store: {type(error).__name__}: {error}") from error
-        for reply in replies:
-            if isinstance(reply, Exception) and not (can_lack_function and _lacks_function(reply)):
-                raise StoreUnavailable(f"online store: {type(reply).__name__}: {reply}") from reply
-        return replies
+
+def _reading(view: FeatureView, key: str) -> list[tuple[str, ...]]:
+    if view.window is None:
+        return [("HMGET", row_key(view, key), FIELDS[0], FIELDS[2])]
+    return [("HGETALL", window_key(view, key)), ("HGETALL", progress_key(view))]
 
 
 def _call_of(write: _Write) -> tuple[Any, ...]:
     key, *arguments = write
     return ("FCALL", FUNCTION, 1, key, *arguments)
-
-
-def _lacks_function(reply: Exception) -> bool:
-    return isinstance(reply, ResponseError) and "function not found" in str(reply).lower()
 
 
 def _stored(view: FeatureView, key: str, reply: Sequence[bytes | None]) -> StoredPayload | None:

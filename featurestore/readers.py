@@ -20,12 +20,14 @@ from featurestore.codec import UnreadablePayload
 from featurestore.definitions import FeatureView
 from featurestore.instants import Clock, to_us, utc_now
 from featurestore.offline_store import OfflineStore
-from featurestore.online_store import OnlineStore, StoredPayload
+from featurestore.online_store import OnlineStore, Stored
 from featurestore.states import MISSING, all_missing, judge
+from featurestore.windows import StoredWindow, WindowRow
 
 DEADLINE: Final = "deadline"
 STORE_UNAVAILABLE: Final = "store_unavailable"
 UNREADABLE: Final = "unreadable_payload"
+HASHES_OF_A_WINDOW: Final = 2  # its tiles, and how far the stream has come
 
 Groups = list[tuple[CompiledView, list[Feature]]]
 
@@ -56,7 +58,7 @@ class OnlineFeatureReader:
             return FeatureRow({})
         if deadline.expired:
             return FeatureRow(all_missing(refs), failure=DEADLINE)
-        asked = ReadCost(reads=len(reads), round_trips=1)  # a trip that failed was asked for all the same
+        asked = ReadCost(reads=_num_hashes(groups), round_trips=1)  # a trip that failed was asked for all the same
         try:
             async with asyncio.timeout(deadline.timeout()):
                 found = await self._store.fetch(reads)
@@ -70,19 +72,37 @@ class OnlineFeatureReader:
             failure = UNREADABLE
         return FeatureRow(all_missing(refs), asked, failure)
 
-    def _judge(self, groups: Groups, found: Sequence[StoredPayload | None]) -> FeatureRow:
+    def _judge(self, groups: Groups, found: Sequence[Stored]) -> FeatureRow:
         now_us = to_us(self._clock(), "clock")
         values: dict[str, FeatureValue] = {}
         hits = num_bytes = 0
         for (compiled, features), stored in zip(groups, found, strict=True):
-            if stored is None:
+            if isinstance(stored, StoredWindow):
+                hits += HASHES_OF_A_WINDOW
+                num_bytes += stored.num_bytes
+            elif stored is not None:
+                hits += 1
+                num_bytes += len(stored.payload)
+            row = _row(compiled, stored, now_us)
+            if row is None:
                 values.update((feature.ref, MISSING) for feature in features)
-                continue
-            hits += 1
-            num_bytes += len(stored.payload)
-            decoded = compiled.codec.decode(stored.payload)
-            values |= judge(compiled, features, decoded, stored.event_us, now_us)
-        return FeatureRow(values, ReadCost(len(groups), hits, num_bytes, round_trips=1))
+            else:
+                values |= judge(compiled, features, row.values, row.event_us, now_us)
+        return FeatureRow(values, ReadCost(_num_hashes(groups), hits, num_bytes, round_trips=1))
+
+
+def _num_hashes(groups: Groups) -> int:
+    return sum(1 if compiled.plan is None else HASHES_OF_A_WINDOW for compiled, _ in groups)
+
+
+def _row(compiled: CompiledView, stored: Stored, now_us: int) -> WindowRow | None:
+    """What is stored as values in schema order with the instant that they are about; None where that is nothing."""
+    if stored is None:
+        return None
+    if isinstance(stored, StoredWindow):
+        assert compiled.plan is not None
+        return compiled.plan.row_at(stored, now_us)
+    return WindowRow(stored.event_us, compiled.codec.decode(stored.payload))
 
 
 class AsOfFeatureReader:

@@ -58,7 +58,8 @@ def register_view(session: Session, view: FeatureView) -> None:
         created_at=datetime.now(UTC),
     )
     held = session.get(FeatureViewRecord, (view.name, view.version)) or _insert(session, record)
-    if held.fingerprint != record.fingerprint:
+    # Compared as declarations, not by the stored fingerprint: a later release may add a field with a default.
+    if msgspec.convert(held.declaration, FeatureView) != view:
         raise ConfigurationError(
             f"feature view {view.name} version {view.version} is registered with another declaration"
             f" ({_changed(held.declaration, record.declaration)}); declare version {view.version + 1}"

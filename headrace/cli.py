@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 predictors = typer.Typer(no_args_is_help=True, help="List predictors; point their aliases at versions.")
 app.add_typer(predictors, name="predictors")
+stream = typer.Typer(no_args_is_help=True, help="Score events as they happen.")
+app.add_typer(stream, name="stream")
+batch = typer.Typer(no_args_is_help=True, help="Precompute predictions over a file; publish them for look-up.")
+app.add_typer(batch, name="batch")
+RESUMABLE = 75  # EX_TEMPFAIL of sysexits.h: the same command goes on where this one stopped
+cost = typer.Typer(no_args_is_help=True, help="Load usage facts into the ledger; report what they cost.")
+app.add_typer(cost, name="cost")
 
 
 class Example(enum.StrEnum):
@@ -36,7 +43,7 @@ def headrace() -> None:
 def up(
     example: Annotated[Example | None, typer.Option(help="Prepare this example and load it into the stack.")] = None,
 ) -> None:
-    """Start the local stack (Valkey, SQLite, engine, HTTP door) and stay until Ctrl-C."""
+    """Start the local stack (Valkey, Kafka broker, SQLite, engine, HTTP door) and stay until Ctrl-C."""
     from core_engine.settings import load_settings
     from headrace import interrupt
     from headrace.up import stay_up
@@ -76,6 +83,39 @@ def door() -> None:
     run_door(load_settings())
 
 
+@stream.command("run")
+def run_stream(
+    predictor: Annotated[str, typer.Option(help="The predictor that scores each event.")],
+    topic: Annotated[str, typer.Option(help="The topic of events.")],
+    output_topic: Annotated[str, typer.Option(help="Where predictions are published, keyed by source coordinates.")],
+    dead_letter_topic: Annotated[str | None, typer.Option(help="Default: <topic>.dead-letters.")] = None,
+    group: Annotated[str | None, typer.Option(help="Consumer group. Default: headrace-<predictor>.")] = None,
+    stop_after_idle: Annotated[float | None, typer.Option(help="Stop when nothing came for this many seconds.")] = None,
+) -> None:
+    """Score the events of a topic until SIGTERM, and print what was done as JSON."""
+    import asyncio
+
+    import msgspec
+
+    from core_engine.settings import load_settings
+    from headrace.stream import StreamOptions, serve_stream
+
+    options = StreamOptions(predictor, topic, output_topic, dead_letter_topic, group, stop_after_idle)
+    print(msgspec.json.encode(asyncio.run(serve_stream(load_settings(), options))).decode())
+
+
+@stream.command("create-topic")
+def create_topic(
+    names: list[str], partitions: Annotated[int, typer.Option(help="Partitions of each topic.", min=1)] = 2
+) -> None:
+    """Create topics; one that exists is left as it is."""
+    from core_engine.settings import load_settings
+    from streaming.kafka_topics import create_topics
+
+    create_topics(load_settings().kafka, dict.fromkeys(names, partitions))
+    print(*names, sep="\n")
+
+
 @predictors.command("list")
 def list_predictors() -> None:
     """Every registered version and the aliases that point at it."""
@@ -90,6 +130,96 @@ def set_alias(name: str, alias: str, version: int) -> None:
     """Point ALIAS of predictor NAME at VERSION; running doors follow within a second."""
     _registry().set_alias(name, alias, version)
     print(f"{name}: {alias} -> {version}")
+
+
+@app.command("plan")
+def show_plan() -> None:
+    """Say for every live predictor whether it is served from batch, online or stream, and why."""
+    from rich.console import Console
+
+    from core_engine.settings import load_settings
+    from headrace.plan import planned, show
+
+    show(planned(load_settings()), Console())
+
+
+@batch.command("run")
+def run_batch(
+    job_file: Annotated[
+        Path | None, typer.Argument(metavar="[JOB.toml]", help="The job; or name it by options.")
+    ] = None,
+    predictor: Annotated[str | None, typer.Option(help="Which predictor.")] = None,
+    input: Annotated[Path | None, typer.Option(help="Rows of inputs: .jsonl or .parquet.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder for results.parquet and errors.jsonl.")] = None,
+    publish: Annotated[bool, typer.Option("--publish", help="Serve the predictions once all are there.")] = False,
+    alias: Annotated[str, typer.Option(help="Which version of the predictor.")] = "live",
+    job: Annotated[
+        str | None, typer.Option(help="The job's id; without it, it follows from input and version.")
+    ] = None,
+    json: Annotated[Path | None, typer.Option(help="Also write the report to this file.")] = None,
+) -> None:
+    """Run a job, or resume it where it stopped. Exit status 75, or 128 + signal: run the same command again."""
+    from core_engine.settings import load_settings
+    from headrace import interrupt
+    from headrace.batch import as_spec, batch_command
+    from headrace.logs import configure_logging
+
+    settings = load_settings()
+    configure_logging(settings.log_level)
+    spec = as_spec(job_file, predictor, input, output, job, alias, publish=publish)
+    try:
+        signal = interrupt.run(batch_command(settings, spec, print, json))
+    except HeadraceError as error:
+        if not error.retryable:
+            raise
+        print(f"headrace: {error}; what is finished is kept: run the same command again", file=sys.stderr)
+        sys.exit(RESUMABLE)
+    if signal is not None:
+        print("headrace: interrupted; what is finished is kept: run the same command again to resume", file=sys.stderr)
+        sys.exit(128 + signal)
+
+
+@batch.command("list")
+def list_batch_jobs() -> None:
+    """Every job, the newest first: id, predictor, status, finished units, generation."""
+    from core_engine.settings import load_settings
+    from headrace.batch import list_jobs
+
+    for line in list_jobs(load_settings()):
+        print(*line, sep="\t")
+
+
+@cost.command("load")
+def load_costs() -> None:
+    """Take what is new in the spools into the ledger; safe to run at any time, and twice."""
+    from rich.console import Console
+
+    from core_engine.settings import load_settings
+    from headrace.cost import load, show_loaded
+
+    show_loaded(load(load_settings()), Console())
+
+
+@cost.command("report")
+def report_costs(
+    begin: Annotated[str | None, typer.Option("--from", help="A day (UTC) or an instant with its offset.")] = None,
+    end: Annotated[str | None, typer.Option("--to", help="Likewise; not in the window itself.")] = None,
+    by: Annotated[str, typer.Option(help="Some of path, predictor, version, tenant, pool, rung.")] = "path,predictor",
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Load the spools, then print what the window cost. Exit status 1 if the identity does not close."""
+    from rich.console import Console
+
+    from core_engine.settings import load_settings
+    from headrace.cost import report, show, to_json
+
+    made = report(load_settings(), begin=begin, end=end, by=by)
+    if json:
+        print(to_json(made))
+    else:
+        show(made, Console())
+    if not made.closes:
+        sys.exit(1)
 
 
 def _registry() -> Registry:

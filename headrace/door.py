@@ -36,6 +36,7 @@ from core_engine.settings import HttpSettings, Settings
 from featurestore.connection import connect
 from featurestore.definitions import FeatureView
 from featurestore.online_store import OnlineStore
+from featurestore.prediction_reader import OnlinePredictionReader
 from featurestore.readers import OnlineFeatureReader
 from headrace.logs import configure_logging
 from headrace.migrations import upgrade
@@ -106,6 +107,7 @@ class Door:
         self._catalogue = Catalogue(Registry(self._database), REFRESH_S)
         self._client = EngineClient(settings.engine_endpoint, lost_after_s=settings.engine.lost_after_s)
         self._features = RegisteredFeatureReader(self._database, self._reader)
+        predictions = OnlinePredictionReader(self._redis)
         self._rungs = RungCache()
         tokenizer = Tokenizer.from_gguf(model_file(settings.engine))
         metrics = Metrics()
@@ -117,12 +119,14 @@ class Door:
             spool=self._spool,
             metrics=metrics,
             feature_cap_s=settings.features.cap_ms / 1e3,
+            predictions=predictions,
         )
         self.services = Services(
             http=settings.http,
             model_name=settings.engine.model_name,
             catalogue=self._catalogue,
             flow=flow,
+            predictions=predictions,
             client=self._client,
             tokenizer=tokenizer,
             spool=self._spool,

@@ -12,6 +12,7 @@ import torch
 import zmq
 from sqlalchemy.exc import SQLAlchemyError
 
+from core_engine.costs.meter import ReplicaMeter
 from core_engine.costs.spool import Spool
 from core_engine.errors import ConfigurationError, ModelFileError
 from core_engine.llm.block_pool import BlockPool
@@ -31,6 +32,7 @@ from core_engine.predictors.registry import Registry
 from core_engine.predictors.tables import open_database
 from core_engine.scoring.torch_scorer import load_scorer
 from core_engine.settings import EngineSettings, PoolSettings, Settings
+from headrace.runtime import process_age_s
 
 log = structlog.get_logger()
 
@@ -42,12 +44,13 @@ def run_engine(settings: Settings) -> None:
         ConfigurationError: a model file that cannot be loaded, or an endpoint that cannot be bound.
     """
     endpoint = settings.engine_endpoint
+    spool = Spool(settings.spool_dir, "engine", Metrics())
+    meter = ReplicaMeter(settings.engine.replica, settings.engine.kind, spool.write, age_s=process_age_s())
     torch.set_num_threads(settings.engine.num_threads or len(os.sched_getaffinity(0)))
     engine, info = build_engine(settings.engine)
     scorers = ScorerHost()
     load_registered(settings.database_url, scorers)
-    spool = Spool(settings.spool_dir, "engine", Metrics())
-    server = EngineServer(engine, scorers, info, endpoint, load_scorer, spool.write)
+    server = EngineServer(engine, scorers, info, endpoint, load_scorer, meter)
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         server.stop()

@@ -70,6 +70,7 @@ class Flights:
     chance_late: float
     feature_rows: int
     now: datetime
+    streamed_from: datetime | None = None
 
 
 def work_dir(settings: Settings) -> Path:
@@ -77,8 +78,12 @@ def work_dir(settings: Settings) -> Path:
     return settings.state_dir / "flights"
 
 
-async def load_flights(settings: Settings, url: str, folder: Path, now: datetime, steps: Steps) -> Flights:
+async def load_flights(
+    settings: Settings, url: str, folder: Path, now: datetime, steps: Steps, streamed_from: datetime | None = None
+) -> Flights:
     """Prepare the example under `folder` (cached there) and load it as known at `now` into the stack at `url`.
+
+    Windows are loaded as known at `streamed_from`, where it is given: what came after is left to the stream.
 
     Raises:
         ConfigurationError: the data or a package is missing, or the registry holds other declarations.
@@ -87,12 +92,12 @@ async def load_flights(settings: Settings, url: str, folder: Path, now: datetime
     with steps.step("Prepare flights") as bar:
         prepared = await prepare_in_thread(folder, now, lambda stage, done, total: bar.advance(done, total, stage))
     with steps.step("Materialize features") as bar:
-        feature_rows = await fill_store(settings, prepared, now, bar.advance)
+        feature_rows = await fill_store(settings, prepared, now, bar.advance, streamed_from)
     with steps.step("Register predictors"):
         await asyncio.to_thread(register, settings, prepared)
         requests = tuple(as_request(flight) for flight in await asyncio.to_thread(upcoming_flights, prepared, now))
         chance_late = await until_served(url, requests[0])
-    return Flights(prepared, requests, chance_late, feature_rows, now)
+    return Flights(prepared, requests, chance_late, feature_rows, now, streamed_from)
 
 
 async def prepare_in_thread(folder: Path, now: datetime, progress: Callable[[str, int, int], None]) -> Prepared:
@@ -117,15 +122,23 @@ def _silent(_done: int, _total: int, _view: str) -> None:
     """No progress wanted."""
 
 
-async def fill_store(settings: Settings, prepared: Prepared, now: datetime, on_progress: OnProgress = _silent) -> int:
-    """Materialize every view as known at `now`; returns the rows now online. Safe to repeat."""
+async def fill_store(
+    settings: Settings,
+    prepared: Prepared,
+    now: datetime,
+    on_progress: OnProgress = _silent,
+    streamed_from: datetime | None = None,
+) -> int:
+    """Materialize every view as known at `now`, windows as at `streamed_from`; returns the rows now online. Safe to
+    repeat."""
     client = connect(settings.redis)
     try:
         store = OnlineStore(client, prepared.views, settings.features.retention_s)
         rows = 0
         for view in prepared.views:
             tell = partial(_tell, on_progress, view.name)
-            done = await materialize(view, store, now, tell, prepared.clock.shift)
+            as_of = now if view.window is None else streamed_from or now
+            done = await materialize(view, store, as_of, tell, prepared.clock.shift)
             rows += done.written + done.kept
         return rows
     finally:
@@ -183,7 +196,7 @@ async def refill(supervisor: Supervisor, settings: Settings, flights: Flights) -
     while True:
         restarts = (await supervisor.until("valkey", is_ready_again(restarts))).restarts
         with suppress(StoreUnavailable):  # lost again meanwhile: its next restart is waited for
-            await fill_store(settings, flights.prepared, flights.now)
+            await fill_store(settings, flights.prepared, flights.now, streamed_from=flights.streamed_from)
 
 
 def how_to_ask(url: str, flights: Flights) -> str:

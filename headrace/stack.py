@@ -1,4 +1,4 @@
-"""The local stack: Valkey, SQLite, one engine process and the HTTP door, all children of this process.
+"""The local stack: Valkey, a Kafka broker, SQLite, one engine process and the HTTP door, all children of this process.
 
 Composition root of `headrace up` and `headrace demo`. Children get every setting by environment variables; what this
 machine decides (ports, sockets, absolute paths) is settled here, once, in `LocalStack.settings`.
@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,12 +21,12 @@ import httpx
 from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
-from core_engine.errors import ConfigurationError, Unavailable
+from core_engine.errors import BrokerUnavailable, ConfigurationError, Unavailable
 from core_engine.pools.child import ChildSpec
 from core_engine.pools.heartbeats import HeartbeatListener
 from core_engine.pools.replica import RestartPolicy
 from core_engine.pools.supervisor import Supervisor
-from core_engine.settings import PREFIX, TEST_PREFIX, Settings
+from core_engine.settings import PREFIX, TEST_PREFIX, KafkaSettings, Settings
 from headrace import wheels
 from headrace.runtime import check_free, free_port, socket_folder, sole_use
 
@@ -34,11 +35,19 @@ POLL_S = 0.05
 JOIN_S = 30.0
 
 
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """The binaries of the servers that are ours to start; None where the user named one that runs."""
+
+    valkey: Path | None
+    broker: Path | None
+
+
 class LocalStack:
     """All processes of one machine, as a context: ready when entered, gone when left. `settings` are those in force.
 
-    `fresh` empties the state folder first. `locate_valkey` finds the server binary. Valkey keeps nothing on disk:
-    whoever filled it fills it again when the supervisor has restarted it.
+    `fresh` empties the state folder first. `locate_valkey` and `locate_broker` find the server binaries. Neither server
+    keeps anything on disk: whoever filled it fills it again when the supervisor has restarted it.
     """
 
     def __init__(
@@ -47,11 +56,13 @@ class LocalStack:
         *,
         fresh: bool = False,
         locate_valkey: Callable[[], Path] = wheels.valkey_server,
+        locate_broker: Callable[[], Path] = wheels.kafka_broker,
         policy: RestartPolicy | None = None,
     ) -> None:
         self.settings = self._given = settings
         self._fresh = fresh
         self._locate_valkey = locate_valkey
+        self._locate_broker = locate_broker
         self._policy = policy
 
     @property
@@ -78,13 +89,16 @@ class LocalStack:
             exits.enter_context(sole_use(state_dir, fresh=self._fresh))
             check_free(given.http.host, given.http.port, f"{PREFIX}HTTP__PORT")
             wheels.model_file(given.engine)
-            valkey = None if names_redis(given) else self._locate_valkey()
+            servers = Servers(
+                valkey=None if names_redis(given) else self._locate_valkey(),
+                broker=None if names_kafka(given) else self._locate_broker(),
+            )
             folder = exits.enter_context(socket_folder(state_dir / "run"))
-            self.settings = settled(given, state_dir, folder, starts_valkey=valkey is not None)
+            self.settings = settled(given, state_dir, folder, servers)
             # entered before the supervisor and left after it, or a slow stop would look like an engine fallen silent
             heartbeats = await exits.enter_async_context(self._heartbeats())
             self.supervisor = await exits.enter_async_context(Supervisor(state_dir / "logs", self._policy))
-            await self._start(valkey, folder, heartbeats)
+            await self._start(servers, folder, heartbeats)
             self._exits = exits.pop_all()
         return self
 
@@ -93,14 +107,18 @@ class LocalStack:
     ) -> None:
         await self._exits.__aexit__(kind, error, trace)
 
-    async def _start(self, valkey: Path | None, folder: Path, heartbeats: HeartbeatListener) -> None:
+    async def _start(self, servers: Servers, folder: Path, heartbeats: HeartbeatListener) -> None:
         from headrace.migrations import upgrade  # alembic and SQLAlchemy: not for `headrace --help`
 
         await asyncio.to_thread(upgrade, self.settings.database_url)
-        if valkey is not None:
-            await self.supervisor.start(valkey_spec(valkey, self.settings.redis.url, folder))
+        if servers.valkey is not None:
+            await self.supervisor.start(valkey_spec(servers.valkey, self.settings.redis.url, folder))
         else:
             await check_redis(self.settings.redis.url)
+        if servers.broker is not None:
+            await self.supervisor.start(broker_spec(servers.broker, self.settings.kafka.bootstrap_servers))
+        else:
+            await check_kafka(self.settings.kafka)
         await self.supervisor.start(self._engine(heartbeats))
         await self.supervisor.start(self._door())
         await self._joined()
@@ -155,18 +173,36 @@ def valkey_spec(binary: Path, url: str, folder: Path) -> ChildSpec:
     return ChildSpec("valkey", (*argv, *volatile), environ, lambda: pinged(url))
 
 
+def broker_spec(binary: Path, address: str) -> ChildSpec:
+    """A broker at `address` (host:port) that keeps everything in memory. Without both URLs it would listen on all
+    interfaces and send its clients to a host name."""
+    urls = ("--listener-url", f"tcp://{address}", "--advertised-listener-url", f"tcp://{address}")
+    argv = (str(binary), "broker", *urls, "--storage-engine", "memory://tansu/")
+    environ = {"PATH": os.environ.get("PATH", ""), "LC_ALL": "C"}
+    # asked to stop, it lingers for five seconds over nothing: all it holds is memory
+    return ChildSpec("kafka", argv, environ, lambda: listening(address), stop_timeout_s=0.5)
+
+
+def names_kafka(settings: Settings) -> bool:
+    """Whether a Kafka was named by the user, so that none is started."""
+    return "bootstrap_servers" in settings.kafka.model_fields_set
+
+
 def names_redis(settings: Settings) -> bool:
     """Whether a Redis was named by the user, so that none is started."""
     return "url" in settings.redis.model_fields_set
 
 
-def settled(given: Settings, state_dir: Path, folder: Path, *, starts_valkey: bool) -> Settings:
-    """`given` with absolute paths, an engine socket in `folder`, and the address of our own Valkey."""
+def settled(given: Settings, state_dir: Path, folder: Path, servers: Servers) -> Settings:
+    """`given` with absolute paths, an engine socket in `folder`, and the addresses of our own servers."""
     endpoint = given.engine.endpoint or f"ipc://{folder / 'engine.sock'}"
     changes: dict[str, Any] = {"state_dir": state_dir, "engine": given.engine.model_copy(update={"endpoint": endpoint})}
-    if starts_valkey:
+    if servers.valkey is not None:
         url = f"redis://127.0.0.1:{free_port('127.0.0.1')}/0"
         changes["redis"] = given.redis.model_copy(update={"url": url})
+    if servers.broker is not None:
+        address = f"127.0.0.1:{free_port('127.0.0.1')}"
+        changes["kafka"] = given.kafka.model_copy(update={"bootstrap_servers": address})
     return given.model_copy(update=changes)
 
 
@@ -207,3 +243,26 @@ async def _refusal(url: str) -> str | None:
     finally:
         await client.aclose()
     return None
+
+
+async def listening(address: str) -> None:
+    """Wait until something takes connections at host:port."""
+    host, _, port = address.rpartition(":")
+    while True:
+        try:
+            _, writer = await asyncio.open_connection(host, int(port))
+        except OSError:
+            await asyncio.sleep(POLL_S)
+        else:
+            writer.close()
+            return
+
+
+async def check_kafka(settings: KafkaSettings) -> None:
+    """Raises `ConfigurationError` where the user's own Kafka does not answer."""
+    from streaming.kafka_topics import wait_for_broker  # the client: not for a stack that has its own broker
+
+    try:
+        await asyncio.to_thread(wait_for_broker, settings)
+    except BrokerUnavailable as error:
+        raise ConfigurationError(str(error)) from None

@@ -44,6 +44,7 @@ def where(stack: LocalStack) -> str:
         ("door", f"{stack.url}   (/healthz /readyz /metrics)"),
         ("openai", f"{stack.url}/v1"),
         ("redis", _without_password(settings.redis.url)),
+        ("kafka", settings.kafka.bootstrap_servers),
         ("database", _without_password(settings.database_url)),
         ("logs", str(settings.state_dir / "logs")),
     )

@@ -47,6 +47,19 @@ class PredictReply(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
 
 
+class StoredReply(msgspec.Struct, frozen=True, kw_only=True):
+    """A published prediction. `age_s` counts from the instant as of which its job computed; `is_fresh`: it is within
+    the age that the predictor declares."""
+
+    predictor: str
+    version: int
+    entity: str
+    value: float | str | None
+    generation: str
+    age_s: float
+    is_fresh: bool
+
+
 class ChatMessage(WireModel):
     """`content` is text, or a list of `{"type": "text", "text": ...}` parts; `chat_request` reads it."""
 

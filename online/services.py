@@ -13,6 +13,7 @@ from core_engine.llm.tokenizer import Tokenizer
 from core_engine.metrics import Metrics
 from core_engine.predictors.catalogue import Catalogue
 from core_engine.predictors.predict import PredictFlow
+from core_engine.readers import PredictionReader
 from core_engine.settings import HttpSettings
 
 
@@ -33,6 +34,7 @@ class Services:
     model_name: str
     catalogue: Catalogue
     flow: PredictFlow
+    predictions: PredictionReader
     client: EngineClient
     tokenizer: Tokenizer
     spool: Spool

@@ -1,5 +1,5 @@
-"""The streaming door: Kafka consumers that score events as they happen.
+"""The streaming door: consumes events, keeps windows, scores each event, publishes one prediction per event.
 
-What belongs here: transport port, poll loop, bounded worker, offset commits, dead letters. It comes with the second
-half of the main job; it will call `core_engine.predictors.predict`, as the online door does.
+`transport` is the port to the broker, `kafka_transport` its implementation; `worker` does the work on its event loop
+and calls `core_engine.predictors.predict`, as the other doors do.
 """

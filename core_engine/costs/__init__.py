@@ -1,1 +1,1 @@
-"""Costs: append-only spools of usage facts. Loader, ledger, price book and reports come with the cost issue."""
+"""Costs: usage facts and their spools, the ledger that they are loaded into, prices, and a report that must add up."""

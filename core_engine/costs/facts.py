@@ -1,7 +1,8 @@
 """Usage facts: what one attempt used, as the process that knows it saw it. Quantities only; money comes at report time.
 
-The caller (a door) writes a `CallerFact`, the engine a `DeviceFact`; a loader joins them on `attempt_id`. Never in a
-fact: prompts, completions, input or feature values.
+The caller (a door) writes a `CallerFact`, the engine a `DeviceFact`; a loader joins them on `attempt_id`. The engine
+also writes a `ReplicaFact` per interval: where its own time went. Never in a fact: prompts, completions, input or
+feature values.
 """
 
 from __future__ import annotations
@@ -13,7 +14,11 @@ import msgspec
 
 from core_engine.contracts import Path, Pool, ReadCost, Reason, Rung, Usage
 
-SCHEMA = 1
+SCHEMA = 2
+RUNNING = "running"  # outcome of an attempt that has not left the engine yet
+
+
+NOTHING_USED = Usage()
 
 
 class SpoolHeader(msgspec.Struct, frozen=True, kw_only=True, tag="spool"):
@@ -45,16 +50,23 @@ class CallerFact(msgspec.Struct, frozen=True, kw_only=True, tag="caller"):
 
 
 class DeviceFact(msgspec.Struct, frozen=True, kw_only=True, tag="device"):
-    """One attempt as the engine saw it; written when the attempt leaves the engine, however it ended."""
+    """One attempt as the engine saw it; written when the attempt leaves the engine, however it ended, and with the
+    outcome `running` at the end of every interval in which it used the device.
+
+    Counts and seconds are the attempt's so far. `interval_device_s` and `interval_kv_block_s` are the part of
+    `interval` alone: those of an attempt's facts add up to its totals, and those of an interval's to its `charged_s`.
+    """
 
     attempt_id: str
     pool: Pool
     replica: str
+    incarnation: str
+    interval: int
     tenant: str
     path: Path
     predictor: str
     version: int
-    outcome: str  # a finish reason, "scored", or the code of an error
+    outcome: str  # `running`, a finish reason, "scored", or the code of an error
     prompt_tokens: int
     cached_tokens: int
     computed_tokens: int
@@ -64,7 +76,9 @@ class DeviceFact(msgspec.Struct, frozen=True, kw_only=True, tag="device"):
     batch_size: int
     device_s: float
     kv_block_s: float
-    finished_at: datetime
+    interval_device_s: float
+    interval_kv_block_s: float
+    finished_at: datetime  # or the instant at which it was still running
 
     @classmethod
     def of(
@@ -74,18 +88,26 @@ class DeviceFact(msgspec.Struct, frozen=True, kw_only=True, tag="device"):
         attempt_id: str,
         pool: Pool,
         replica: str,
+        incarnation: str,
+        interval: int,
         tenant: str,
         path: Path,
         predictor: str,
         version: int,
         outcome: str,
         finished_at: datetime,
+        before: Usage = NOTHING_USED,
     ) -> DeviceFact:
-        """The device's part of `usage`; its feature and caller fields are the caller's to report."""
+        """The device's part of `usage`; its feature and caller fields are the caller's to report.
+
+        `before` is what the attempt's earlier facts have said.
+        """
         return cls(
             attempt_id=attempt_id,
             pool=pool,
             replica=replica,
+            incarnation=incarnation,
+            interval=interval,
             tenant=tenant,
             path=path,
             predictor=predictor,
@@ -100,8 +122,37 @@ class DeviceFact(msgspec.Struct, frozen=True, kw_only=True, tag="device"):
             batch_size=usage.batch_size,
             device_s=usage.device_s,
             kv_block_s=usage.kv_block_s,
+            interval_device_s=usage.device_s - before.device_s,
+            interval_kv_block_s=usage.kv_block_s - before.kv_block_s,
             finished_at=finished_at,
         )
 
 
-Fact: TypeAlias = CallerFact | DeviceFact
+class ReplicaFact(msgspec.Struct, frozen=True, kw_only=True, tag="replica"):
+    """Where one replica's time went in one interval of its life. Intervals of an incarnation are numbered from 0 and
+    join without a hole; the first begins with the process.
+
+    `replica` names the place and stays the same over restarts, `incarnation` is one process in it, `kind` is what the
+    price book prices. The four times were measured, each on its own; their sum is near `to_at - from_at`, not equal.
+    `charged_s` is what the interval's `DeviceFact`s add up to. Block-seconds are those of the busy time.
+    """
+
+    replica: str
+    incarnation: str
+    kind: str
+    interval: int
+    from_at: datetime
+    to_at: datetime
+    is_last: bool  # the process was asked to stop, and did
+    loading_s: float
+    busy_s: float  # model runs in steps, scorer calls
+    overhead_s: float  # schedule, commit, messages
+    idle_s: float  # waiting for messages with nothing to do
+    charged_s: float
+    total_blocks: int
+    free_block_s: float
+    interactive_seats: int  # the pools' seat floors: idle time is split by them
+    bulk_seats: int
+
+
+Fact: TypeAlias = CallerFact | DeviceFact | ReplicaFact

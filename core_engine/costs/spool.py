@@ -16,13 +16,13 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from core_engine.costs.facts import CallerFact, DeviceFact, Fact, SpoolHeader
+from core_engine.costs.facts import CallerFact, DeviceFact, Fact, ReplicaFact, SpoolHeader
 from core_engine.metrics import Metrics
 
 log = structlog.get_logger(__name__)
 
-_LINES: msgspec.json.Decoder[SpoolHeader | CallerFact | DeviceFact] = msgspec.json.Decoder(
-    SpoolHeader | CallerFact | DeviceFact
+_LINES: msgspec.json.Decoder[SpoolHeader | CallerFact | DeviceFact | ReplicaFact] = msgspec.json.Decoder(
+    SpoolHeader | CallerFact | DeviceFact | ReplicaFact
 )
 
 
@@ -178,6 +178,18 @@ class SpoolContents:
         return next((line for line in self.bad_lines if line.is_torn), None)
 
 
+def decode_line(line: bytes) -> SpoolHeader | Fact:
+    """What one line of a spool says.
+
+    Raises:
+        ValueError: the line is no fact that this release knows.
+    """
+    try:
+        return _LINES.decode(line)
+    except msgspec.DecodeError as error:
+        raise ValueError(str(error)) from None
+
+
 def read_spool(path: Path) -> SpoolContents:
     """Every fact of one file in the order written. Lines that cannot be read are reported, never dropped in silence.
 
@@ -190,8 +202,8 @@ def read_spool(path: Path) -> SpoolContents:
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
-                item = _LINES.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                item = decode_line(line)
+            except ValueError as error:
                 bad.append(BadLine(number, not line.endswith(b"\n"), str(error)))
                 continue
             if isinstance(item, SpoolHeader):

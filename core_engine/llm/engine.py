@@ -40,6 +40,8 @@ class Engine:
         self.clock = clock
         self.last_step_s = 0.0
         self.last_predicted_s = 0.0
+        self.last_run_s = 0.0  # of the step, the part charged to its sequences: the model's run
+        self.last_free_block_s = 0.0  # KV blocks that nobody held meanwhile
 
     def add(self, request: GenerateRequest) -> Sequence:
         """Queue a request; raises what `Scheduler.add` raises."""
@@ -71,9 +73,13 @@ class Engine:
                 between()
                 paused_s += self.clock() - paused_at
 
+        self.last_run_s = self.last_free_block_s = 0.0
         plan = self.scheduler.schedule(start)
-        sampled = self.runner.run(plan, pause) if plan.scheduled else {}
-        self._meter(plan, self.clock() - start - paused_s)
+        run_start = self.clock()
+        try:
+            sampled = self.runner.run(plan, pause) if plan.scheduled else {}
+        finally:  # a run that fails has used the device as well
+            self._charge(plan, run_start - start, self.clock() - run_start - paused_s)
         self.scheduler.commit(plan, sampled, self.eos_token_ids)
         return self._events(plan, sampled)
 
@@ -91,19 +97,24 @@ class Engine:
             coefficients=scheduler.step_time.coefficients,
         )
 
-    def _meter(self, plan: StepPlan, step_s: float) -> None:
-        """Charge the step to its sequences: device seconds by the step-time model's shares, KV by blocks held."""
+    def hold(self, run_s: float) -> float:
+        """Charge `run_s` seconds of KV blocks to whoever holds them; the block-seconds that nobody held."""
+        for running in self.scheduler.running.values():
+            for sequence in running:
+                sequence.kv_block_s += len(sequence.block_table) * run_s
+        return self.scheduler.blocks.num_free * run_s
+
+    def _charge(self, plan: StepPlan, schedule_s: float, run_s: float) -> None:
+        """Charge the run to its sequences: device seconds by the step-time model's shares, KV by blocks held."""
         if not plan.scheduled:
             return
-        self.last_step_s = step_s
+        self.last_step_s, self.last_run_s = schedule_s + run_s, run_s
         self.last_predicted_s = self.scheduler.step_time.predict(plan.shape)
-        shares = self.scheduler.step_time.shares([item.shape for item in plan.scheduled], step_s)
+        shares = self.scheduler.step_time.shares([item.shape for item in plan.scheduled], self.last_run_s)
         for item, share in zip(plan.scheduled, shares, strict=True):
             item.sequence.device_s += share
             item.sequence.largest_batch = max(item.sequence.largest_batch, len(plan.scheduled))
-        for running in self.scheduler.running.values():
-            for sequence in running:
-                sequence.kv_block_s += len(sequence.block_table) * step_s
+        self.last_free_block_s = self.hold(self.last_run_s)
 
     def _events(self, plan: StepPlan, sampled: dict[str, int]) -> list[SequenceEvent]:
         events = [SequenceEvent(s, (), s.finish_reason, s.usage()) for s in plan.expired]

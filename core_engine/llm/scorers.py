@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
@@ -39,10 +39,11 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class ScoreOutcome:
-    """How one request ended: its result, or the error that says why not."""
+    """How one request ended: its result, or the error that says why not. A call that failed was used all the same."""
 
     request: ScoreRequest
     result: ScoreResult | HeadraceError
+    usage: Usage = field(default_factory=Usage)
 
 
 class ScorerHost:
@@ -114,17 +115,26 @@ class ScorerHost:
         except Exception as error:  # part of the engine loop: a scorer that fails ends its own requests only
             log.exception("scorer_failed", scorer=group[0].request.scorer)
             failure = HeadraceError(f"scorer {group[0].request.scorer} failed: {type(error).__name__}")
-            return [ScoreOutcome(waiting.request, failure) for waiting in group]
+            used = _shares(group, self._clock() - start)
+            return [ScoreOutcome(w.request, failure, usage) for w, usage in zip(group, used, strict=True)]
         spent = self._clock() - start
         outcomes, first = [], 0
-        for waiting in group:
+        for waiting, usage in zip(group, _shares(group, spent), strict=True):
             request = waiting.request
             own = tuple(scores[first : first + request.num_rows])
             first += request.num_rows
-            device_s = spent * request.num_rows / len(scores)
-            usage = Usage(rows=request.num_rows, batch_size=len(scores), device_s=device_s)
-            outcomes.append(ScoreOutcome(request, ScoreResult(own, start - waiting.arrival_s, spent, usage)))
+            result = ScoreResult(own, start - waiting.arrival_s, spent, usage)
+            outcomes.append(ScoreOutcome(request, result, usage))
         return outcomes
+
+
+def _shares(group: list[Waiting], spent_s: float) -> list[Usage]:
+    """What each request of one call has used: its rows' share of `spent_s`."""
+    num_rows = sum(waiting.request.num_rows for waiting in group)
+    return [
+        Usage(rows=rows, batch_size=num_rows, device_s=spent_s * rows / num_rows)
+        for rows in (waiting.request.num_rows for waiting in group)
+    ]
 
 
 def _check_size(request: ScoreRequest, num_features: int) -> None:

@@ -3,26 +3,25 @@
 Each turn: read what has come, answer waiting scorer rows, run one step, send every client one frame. Scorer rows that
 come during a step are answered between two layers of the model; everything else waits for the step's end. A client that
 has vanished or takes no more loses its own requests and nobody else's. A step that fails ends the sequences in it, and
-the engine lives on.
+the engine lives on. All of a turn is overhead but for waiting, loading and the model's own runs.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-import uuid
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
 import structlog
 import zmq
 
-from core_engine.contracts import Deadline, FinishReason, GenerateRequest, ScoreRequest, Usage
-from core_engine.costs.facts import DeviceFact
+from core_engine.contracts import Deadline, FinishReason, GenerateRequest, ScoreRequest
+from core_engine.costs.facts import RUNNING
+from core_engine.costs.meter import Capacity, ReplicaMeter, Spent
 from core_engine.errors import HeadraceError, InvalidRequest
 from core_engine.llm import messages as wire
 from core_engine.llm.engine import Engine
@@ -35,7 +34,6 @@ log = structlog.get_logger()
 IDLE_POLL_MS = 50
 MAX_UNSENT_FRAMES = 10_000  # per client, before it counts as one that takes no more
 LoadScorer = Callable[[Path, str], Scorer]
-Record = Callable[[DeviceFact], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +55,16 @@ class EngineServer:
         info: EngineInfo,
         endpoint: str,
         load_scorer: LoadScorer,
-        record: Record,
+        meter: ReplicaMeter,
         context: zmq.Context[zmq.Socket[bytes]] | None = None,
     ) -> None:
         self.engine = engine
         self.scorers = scorers
         self.info = info
         self.endpoint = endpoint
-        self.incarnation = uuid.uuid4().hex
+        self.incarnation = meter.incarnation
         self._load_scorer = load_scorer
-        self._record = record
+        self._meter = meter
         self._context = context or zmq.Context.instance()
         self._stopping = threading.Event()
         self.bound = threading.Event()  # set once clients can connect
@@ -96,17 +94,20 @@ class EngineServer:
         router.bind(self.endpoint)
         heartbeat = HeartbeatThread(self._context, self.endpoint + ".hb", self.info.heartbeat_s, self._heartbeat)
         heartbeat.start()
+        self._meter.serves(self._capacity())
         self.bound.set()
         try:
             while not self._stopping.is_set():
-                self._turn(router)
+                with self._meter.spend(Spent.OVERHEAD):
+                    self._turn(router)
         finally:
+            self._close_meter()
             heartbeat.stop()
             router.close(linger=0)
 
     def _turn(self, router: zmq.Socket[bytes]) -> None:
         self._catch_up(router)
-        if router.poll(0 if self.busy else IDLE_POLL_MS):
+        if self._has_mail(router):
             for client, message in self._receive(router):
                 self._take(router, client, message)
         self._score()
@@ -114,6 +115,15 @@ class EngineServer:
             self._step(router)
         self.snapshot = self.engine.snapshot(self.scorers.num_rows)
         self._send(router)
+        if self._meter.is_due:
+            self._close_interval()
+
+    def _has_mail(self, router: zmq.Socket[bytes]) -> bool:
+        """Whether there is a message; waits a little for one where there is nothing else to do."""
+        if self.busy:
+            return bool(router.poll(0))
+        with self._meter.spend(Spent.IDLE):
+            return bool(router.poll(IDLE_POLL_MS))
 
     def _catch_up(self, router: zmq.Socket[bytes]) -> None:
         """What had to wait for the end of a step."""
@@ -183,7 +193,9 @@ class EngineServer:
                     self._owners[attempt_id] = client
                 case wire.LoadScorer():
                     if message.scorer not in self.scorers.names:
-                        self.scorers.put(message.scorer, self._load_scorer(Path(message.path), message.sha256))
+                        with self._meter.spend(Spent.LOADING):
+                            loaded = self._load_scorer(Path(message.path), message.sha256)
+                        self.scorers.put(message.scorer, loaded)
                     self._outbox[client].append(wire.Loaded(attempt_id, message.scorer))
         except HeadraceError as error:
             self._outbox[client].append(wire.Failed(attempt_id, error.code, str(error)))
@@ -213,20 +225,24 @@ class EngineServer:
         sequence = self._sequences.pop(attempt_id, None)
         if sequence is not None:
             self.engine.abort(sequence)
-            self._record(self._sequence_fact(sequence))
+            self._account(sequence)
 
     # -- work
 
     def _score(self) -> None:
-        for outcome in self.scorers.run():
+        outcomes = self.scorers.run()
+        if run_s := sum(outcome.usage.device_s for outcome in outcomes):
+            self._meter.ran(run_s, self.engine.hold(run_s))
+        for outcome in outcomes:
             request = outcome.request
             client = self._owners.pop(request.attempt_id)
             if isinstance(outcome.result, HeadraceError):
                 event: wire.Event = wire.Failed(request.attempt_id, outcome.result.code, str(outcome.result))
+                self._meter.attempt(request, outcome.usage, outcome.result.code)
             else:
                 result = outcome.result
                 event = wire.Scored(request.attempt_id, result.scores, result.queue_s, result.model_s, result.usage)
-                self._record(self._score_fact(request, result.usage))
+                self._meter.attempt(request, result.usage, "scored")
             self._outbox[client].append(event)
 
     def _step(self, router: zmq.Socket[bytes]) -> None:
@@ -236,6 +252,8 @@ class EngineServer:
             log.exception("engine_step_failed")
             self._fail_running(error)
             return
+        finally:
+            self._meter.ran(self.engine.last_run_s, self.engine.last_free_block_s)
         for event in events:
             sequence = event.sequence
             client = self._owners.get(sequence.id)
@@ -261,7 +279,7 @@ class EngineServer:
     def _forget(self, sequence: Sequence) -> None:
         del self._owners[sequence.id]
         del self._sequences[sequence.id]
-        self._record(self._sequence_fact(sequence))
+        self._account(sequence)
 
     # -- frames out
 
@@ -290,29 +308,28 @@ class EngineServer:
 
     # -- what it cost
 
-    def _sequence_fact(self, sequence: Sequence) -> DeviceFact:
-        request, reason = sequence.request, sequence.finish_reason or FinishReason.ABORT
-        return self._fact(request, request.predictor, request.version, reason, sequence.usage())
+    def _capacity(self) -> Capacity:
+        scheduler = self.engine.scheduler
+        limits = scheduler.limits
+        return Capacity(scheduler.blocks.total, limits.interactive.min_seats, limits.bulk.min_seats)
 
-    def _score_fact(self, request: ScoreRequest, usage: Usage) -> DeviceFact:
-        predictor, _, version = request.scorer.rpartition(":")
-        return self._fact(request, predictor, int(version), "scored", usage)
+    def _account(self, sequence: Sequence) -> None:
+        """The last fact of a sequence that has left."""
+        self._meter.attempt(sequence.request, sequence.usage(), sequence.finish_reason or FinishReason.ABORT)
 
-    def _fact(
-        self, request: GenerateRequest | ScoreRequest, predictor: str, version: int, outcome: str, usage: Usage
-    ) -> DeviceFact:
-        return DeviceFact.of(
-            usage,
-            attempt_id=request.attempt_id,
-            pool=request.pool,
-            replica=self.incarnation,
-            tenant=request.tenant,
-            path=request.path,
-            predictor=predictor,
-            version=version,
-            outcome=outcome,
-            finished_at=datetime.now(UTC),
-        )
+    def _close_interval(self) -> None:
+        """What runs on is charged for the interval that ends, so that a killed engine's work has its payer."""
+        for sequence in self._sequences.values():
+            if sequence.device_s > 0:
+                self._meter.attempt(sequence.request, sequence.usage(), RUNNING)
+        self._meter.close_interval()
+
+    def _close_meter(self) -> None:
+        """Nothing runs any more: whatever was in flight ends here."""
+        for sequence in self._sequences.values():
+            self.engine.abort(sequence)
+            self._account(sequence)
+        self._meter.close_interval(is_last=self._stopping.is_set())
 
     def _welcome(self) -> wire.Welcome:
         info = self.info

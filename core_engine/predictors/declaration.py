@@ -102,10 +102,15 @@ class TorchScorer(Declared, frozen=True, kw_only=True, tag="torch_scorer"):
 
 
 class LMGenerate(Declared, frozen=True, kw_only=True, tag="lm_generate"):
-    """The engine's language model under the platform's own system prompt."""
+    """The engine's language model under the platform's own system prompt.
+
+    `prompt` makes the user's message of a row from its inputs, as `str.format` does; a predictor without one is asked
+    in conversations only.
+    """
 
     system_prompt: str
     max_tokens: int = 256
+    prompt: str = ""
 
 
 Model: TypeAlias = TorchScorer | LMGenerate
@@ -123,6 +128,13 @@ class Prior(Declared, frozen=True, kw_only=True):
     artifact: Artifact
     segment: tuple[str, ...]  # column names, category or hour (whole hours)
     fallback: float
+
+
+class Precomputed(Declared, frozen=True, kw_only=True):
+    """What a batch job stores: under the key that these input fields make, in order; too old above `max_age_s`."""
+
+    key: tuple[str, ...]
+    max_age_s: float
 
 
 class Objective(enum.StrEnum):
@@ -149,6 +161,7 @@ class Predictor(Declared, frozen=True, kw_only=True):
     label: str = "positive"
     student: Student | None = None
     prior: Prior | None = None
+    precomputed: Precomputed | None = None
     ladder: tuple[Rung, ...] = (Rung.MODEL,)
     objective: Objective = Objective.LATENCY
     freshness_s: float = 0.0

@@ -58,6 +58,27 @@ def entity_keys(predictor: Predictor, inputs: Mapping[str, Scalar]) -> dict[str,
     return keys
 
 
+def lookup_key(predictor: Predictor, inputs: Mapping[str, Scalar]) -> str:
+    """The key of a precomputed prediction, from checked inputs. A timestamp counts as the instant that it is.
+
+    Raises:
+        InvalidRequest: the predictor declares no such key, or a part of it is empty.
+    """
+    if predictor.precomputed is None:
+        raise InvalidRequest(f"predictor {predictor.name} declares no key of precomputed predictions")
+    return entity_key(*(_key_part(name, inputs.get(name)) for name in predictor.precomputed.key))
+
+
+def _key_part(name: str, value: Scalar) -> str | int:
+    if isinstance(value, datetime):
+        instant = value.astimezone(UTC)
+        micros = f".{instant.microsecond:06d}" if instant.microsecond else ""
+        return f"{instant:%Y%m%dT%H%M%S}{micros}Z"  # no dash and no colon, so that it stands in a URL as it is
+    if not isinstance(value, str | int) or value == "":
+        _refuse(name, value, "a value: it is part of the key of precomputed predictions", "is missing")
+    return value
+
+
 def _check(field: InputField, value: object) -> Scalar:
     if value is None:
         if field.required:

@@ -22,9 +22,11 @@ from core_engine.contracts import (
     Deadline,
     FeatureRow,
     Monotonic,
+    Path,
     Pool,
     Prediction,
     PredictRequest,
+    ReadCost,
     Reason,
     Rung,
     Scalar,
@@ -40,14 +42,15 @@ from core_engine.errors import (
     EngineUnavailable,
     HeadraceError,
     InvalidRequest,
+    StoreUnavailable,
     Unavailable,
 )
 from core_engine.metrics import Metrics
 from core_engine.predictors.declaration import Objective, Predictor, TorchScorer
 from core_engine.predictors.feature_use import Judgement, judge
-from core_engine.predictors.inputs import check_inputs, entity_keys
+from core_engine.predictors.inputs import check_inputs, entity_keys, lookup_key
 from core_engine.predictors.rungs import CallerRungs, RungCache
-from core_engine.readers import FeatureReader
+from core_engine.readers import FeatureReader, PredictionReader
 
 if TYPE_CHECKING:  # pyzmq is the client's own affair
     from core_engine.llm.client import EngineClient
@@ -56,7 +59,9 @@ REASONS: dict[type[HeadraceError], Reason] = {
     EngineUnavailable: Reason.ENGINE_UNAVAILABLE,
     EngineRefused: Reason.ENGINE_REFUSED,
     DeadlineExceeded: Reason.DEADLINE,
+    StoreUnavailable: Reason.STORE_UNAVAILABLE,
 }
+LOOKUP_RESERVE_S = 0.001  # kept for the rungs below a look-up: they take microseconds
 
 
 class Missed(Exception):
@@ -82,17 +87,23 @@ class Climb:
     vector: npt.NDArray[np.float32] | None = None  # [num_columns]
     misses: list[tuple[Rung, Missed]] = field(default_factory=list)
     usage: Usage = field(default_factory=Usage)
+    lookup_cost: ReadCost = field(default_factory=ReadCost)
     caller_cpu_s: float = 0.0
     stages: StageTimes = field(default_factory=StageTimes)
 
     @property
     def ladder(self) -> Sequence[Rung]:
-        """The rungs that may answer this request, in order."""
-        return [r for r in self.predictor.ladder if r is Rung.MODEL or self.predictor.fail_open]
+        """The rungs that may answer this request, in order. What a job will store never comes from what is stored."""
+        skipped = Rung.PRECOMPUTED if self.request.path is Path.BATCH else None
+        allowed = (r for r in self.predictor.ladder if r is Rung.MODEL or self.predictor.fail_open)
+        return [rung for rung in allowed if rung is not skipped]
 
     @property
     def reserve_s(self) -> float:
         return reserve_s(self.predictor)
+
+    def add_fallback(self, elapsed_s: float) -> None:
+        self.stages = replace(self.stages, fallback_ms=self.stages.fallback_ms + elapsed_s * 1e3)
 
 
 def reserve_s(predictor: Predictor) -> float:
@@ -102,7 +113,7 @@ def reserve_s(predictor: Predictor) -> float:
 
 
 class PredictFlow:
-    """Built once per process. `feature_cap_s` is the most of a budget that the feature read may take."""
+    """Built once per process. `feature_cap_s` is the most of a budget that the feature read, or a look-up, may take."""
 
     def __init__(
         self,
@@ -113,6 +124,7 @@ class PredictFlow:
         spool: Spool,
         metrics: Metrics,
         feature_cap_s: float,
+        predictions: PredictionReader | None = None,
         clock: Monotonic = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
@@ -122,6 +134,7 @@ class PredictFlow:
         self._spool = spool
         self._metrics = metrics
         self._feature_cap_s = feature_cap_s
+        self._predictions = predictions
         self._clock = clock
         self._now = now
 
@@ -192,8 +205,10 @@ class PredictFlow:
             case Rung.PRIOR:
                 prior = climb.rungs.prior
                 return self._on_caller(rung, climb, prior.rate if prior else None)
-            case _:  # the precomputed rung: asks a `PredictionReader`, once predictions are published
-                raise Missed(Reason.NO_RUNG, "no stored predictions are connected")
+            case Rung.PRECOMPUTED:
+                return await self._precomputed(climb)
+            case Rung.NONE:
+                raise Missed(Reason.NO_RUNG, "a ladder has no such rung")
 
     async def _model(self, climb: Climb) -> float:
         deadline = climb.request.deadline.child(math.inf, climb.reserve_s)
@@ -217,6 +232,31 @@ class PredictFlow:
         climb.usage = result.usage
         return _one_score(result.scores)
 
+    async def _precomputed(self, climb: Climb) -> float:
+        """What a batch job stored for this request's key, unless it is too old."""
+        declared, started_s = climb.predictor.precomputed, self._clock()
+        if self._predictions is None or declared is None:
+            raise Missed(Reason.NO_RUNG, "no stored predictions are connected")
+        deadline = climb.request.deadline.child(self._feature_cap_s, LOOKUP_RESERVE_S)
+        if deadline.expired:
+            raise Missed(Reason.DEADLINE, "no time was left for a look-up")
+        try:
+            key = lookup_key(climb.predictor, climb.inputs)
+            stored = await self._predictions.lookup(climb.predictor.id, key, deadline)
+        except HeadraceError as error:
+            raise Missed(reason_of(error), str(error)) from None
+        finally:
+            climb.add_fallback(self._clock() - started_s)
+        climb.lookup_cost = stored.cost if stored else ReadCost(reads=1, round_trips=1)
+        if stored is None:
+            raise Missed(Reason.NOT_PRECOMPUTED, f"nothing is stored for {key}")
+        if stored.age_s > declared.max_age_s:
+            detail = f"generation {stored.generation} is {stored.age_s:.0f} s old, above {declared.max_age_s:g} s"
+            raise Missed(Reason.PRECOMPUTED_TOO_OLD, detail)
+        if not isinstance(stored.value, float):
+            raise Missed(Reason.MODEL_ERROR, f"generation {stored.generation} holds no number for {key}")
+        return _one_score((stored.value,))
+
     def _on_caller(self, rung: Rung, climb: Climb, score: Callable[[npt.NDArray[np.float32]], float] | None) -> float:
         """Run a student or prior in this thread: microseconds, and there must be an answer past the deadline too."""
         if score is None:
@@ -230,8 +270,7 @@ class PredictFlow:
             raise Missed(Reason.MODEL_ERROR, str(error)) from None
         finally:
             climb.caller_cpu_s += time.thread_time() - cpu_s
-            spent_ms = climb.stages.fallback_ms + (self._clock() - started_s) * 1e3
-            climb.stages = replace(climb.stages, fallback_ms=spent_ms)
+            climb.add_fallback(self._clock() - started_s)
 
     def _encode(self, climb: Climb) -> npt.NDArray[np.float32]:
         if climb.vector is None:
@@ -265,7 +304,8 @@ class PredictFlow:
                 total_ms=(self._clock() - started_s) * 1e3,
                 overran=climb.stages.overran or ("fallback" if is_late else None),
             ),
-            usage=replace(climb.usage, feature=climb.row.cost, caller_cpu_s=climb.caller_cpu_s),
+            usage=replace(climb.usage, feature=climb.row.cost + climb.lookup_cost, caller_cpu_s=climb.caller_cpu_s),
+            feature_failure=climb.row.failure,
         )
 
     def _account(self, climb: Climb, prediction: Prediction, arrived_at: datetime) -> None:

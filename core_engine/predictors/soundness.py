@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 from collections.abc import Iterable
 
 from core_engine.contracts import Rung
@@ -9,6 +10,7 @@ from core_engine.errors import ConfigurationError
 from core_engine.predictors.declaration import ColumnKind, InputKind, LMGenerate, OnState, Predictor, TorchScorer
 
 KEY_KINDS = (InputKind.STRING, InputKind.INT)
+LOOKUP_KINDS = (*KEY_KINDS, InputKind.TIMESTAMP)
 TIME_KINDS = (ColumnKind.HOUR, ColumnKind.WEEKDAY, ColumnKind.YEARDAY)
 
 
@@ -18,7 +20,8 @@ def check_declaration(predictor: Predictor) -> None:
     Raises:
         ConfigurationError: one sentence with every fault found.
     """
-    faults = [*_names(predictor), *_entities(predictor), *_columns(predictor), *_rungs(predictor)]
+    checks = (_names, _entities, _columns, _rungs, _precomputed, _prompt)
+    faults = [fault for check in checks for fault in check(predictor)]
     if faults:
         raise ConfigurationError(f"predictor {predictor.id}: {'; '.join(faults)}")
 
@@ -86,3 +89,30 @@ def _rungs(p: Predictor) -> Iterable[str]:
         for name in p.prior.segment:
             if name not in names:
                 yield f"prior segment {name!r} is no column"
+
+
+def _precomputed(p: Predictor) -> Iterable[str]:
+    if p.precomputed is None:
+        if Rung.PRECOMPUTED in p.ladder:
+            yield "its ladder has a precomputed rung but nothing precomputed is declared"
+        return
+    fields = {field.name: field for field in p.inputs}
+    for name in p.precomputed.key:
+        field = fields.get(name)
+        if field is None or field.kind not in LOOKUP_KINDS or not field.required:
+            yield f"precomputed key {name!r} must be a required input of kind string, int or timestamp"
+    if not p.precomputed.key or p.precomputed.max_age_s <= 0:
+        yield f"what is precomputed needs a key and a positive max_age_s (got {p.precomputed.max_age_s})"
+
+
+def _prompt(p: Predictor) -> Iterable[str]:
+    if not isinstance(p.model, LMGenerate):
+        return
+    required = {field.name for field in p.inputs if field.required}
+    try:
+        used = {name for _, name, _, _ in string.Formatter().parse(p.model.prompt) if name is not None}
+    except ValueError as error:
+        yield f"its prompt is no format string: {error}"
+        return
+    for name in sorted(used - required):
+        yield f"its prompt uses {name!r}, which is no required input"

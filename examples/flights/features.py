@@ -2,7 +2,8 @@
 
 The three aggregates are trailing windows over tiles: events are counted into the tile (start, end] in which they
 happened, and a row at a tile's end sums the tiles that the window covers. Nothing can enter a row before it happened,
-by construction. The stream door later takes over `airport_departures` with the same tiles.
+by construction. Online, the stream door keeps `airport_departures` by the same tiles: its history is written as tiles
+too, from which the online store is loaded.
 """
 
 from __future__ import annotations
@@ -11,15 +12,29 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet
 
 from examples.flights.data import FlightData, connect
-from featurestore.definitions import FeatureType, FeatureView, Field, ParquetSource
+from featurestore.definitions import (
+    Aggregate,
+    AggregateKind,
+    FeatureType,
+    FeatureView,
+    Field,
+    ParquetSource,
+    Window,
+)
 
 OWNER = "flight-operations"
+MICROSECOND = timedelta(microseconds=1)
 DAY, HOUR, QUARTER = timedelta(days=1), timedelta(hours=1), timedelta(minutes=15)
 NIGHT = timedelta(hours=8)  # an operating day ends at 08:00 UTC, 03:00 or 04:00 in New York, when nothing moves
+DEPARTURES = "departures"  # the topic of departure events
+STREAMED = "airport_departures"
+TILES = f"{STREAMED}_tiles"
+LATE_MINUTES = 15
 WEATHER_FIELDS = ("temp", "wind_speed", "wind_gust", "precip", "visib", "humid", "pressure")
 
 
@@ -60,9 +75,33 @@ WINDOWS = (
 def feature_views(folder: Path) -> tuple[FeatureView, ...]:
     """The declarations; `folder` is where `write_history` puts one Parquet file per view."""
     aggregates = tuple(_view(folder, w.view, w.entity, w.ttl, w.description, _aggregate_schema()) for w in WINDOWS)
+    aggregates = tuple(_streamed(folder, view) if view.name == STREAMED else view for view in aggregates)
     schema = tuple(Field(name=name, type=FeatureType.FLOAT64) for name in WEATHER_FIELDS)
     weather = _view(folder, "weather_hourly", "airport", 3 * HOUR, "Hourly observation at the airport.", schema)
     return (*aggregates, weather)
+
+
+def _streamed(folder: Path, view: FeatureView) -> FeatureView:
+    """The view with its window: the same tiles as in `WINDOWS`, fed by departure events as they come.
+
+    Version 2: version 1 was a row per quarter of an hour online too. Half an hour of grace: what is reported later than
+    that changes the mean of a window which is nearly over.
+    """
+    trailing = next(window for window in WINDOWS if window.view == view.name)
+    window = Window(
+        topic=DEPARTURES,
+        key=(trailing.key,),
+        tile_s=int(trailing.tile.total_seconds()),
+        num_tiles=trailing.num_tiles,
+        grace_s=1800,
+        aggregates=(
+            Aggregate(feature="mean_delay", kind=AggregateKind.MEAN, of=trailing.delay),
+            Aggregate(feature="late_share", kind=AggregateKind.MEAN, of=trailing.delay, at_least=LATE_MINUTES),
+            Aggregate(feature="flights", kind=AggregateKind.COUNT),
+        ),
+        tiles=ParquetSource(path=str(folder / f"{TILES}.parquet")),
+    )
+    return msgspec.structs.replace(view, version=2, window=window)
 
 
 def _aggregate_schema() -> tuple[Field, ...]:
@@ -84,11 +123,15 @@ def _view(
 
 
 def build_history(data: FlightData) -> dict[str, pa.Table]:
-    """History per view: entity_key, event_time, created_time (UTC) and the view's features, by event time."""
+    """History per view: entity_key, event_time, created_time (UTC) and the view's features, by event time.
+
+    And the tiles of the streamed one, with the sums that its window declares.
+    """
     with connect() as db:
         db.register("flights", data.flights)
         db.register("weather", data.weather)
         history = {window.view: db.sql(_trailing_sql(window)).to_arrow_table() for window in WINDOWS}
+        history[TILES] = db.sql(_tiles_history_sql()).to_arrow_table()
         columns = ", ".join(WEATHER_FIELDS)
         history["weather_hourly"] = db.sql(
             f"SELECT airport AS entity_key, event_time, created_time, {columns} FROM weather ORDER BY 2, 1"
@@ -104,15 +147,10 @@ def write_history(history: dict[str, pa.Table], folder: Path) -> None:
 
 def _trailing_sql(window: TrailingWindow) -> str:
     """Events to tiles, tiles onto a grid without gaps, then a row-counted frame: one pass, no self-join."""
-    tile_us, phase_us = window.tile // timedelta(microseconds=1), window.phase // timedelta(microseconds=1)
-    known_us = window.known_after // timedelta(microseconds=1)
+    tile_us, phase_us = window.tile // MICROSECOND, window.phase // MICROSECOND
+    known_us = window.known_after // MICROSECOND
     return f"""
-    WITH tiles AS (
-      SELECT {window.key} AS entity_key,
-        (epoch_us({window.happened}) - {phase_us} + {tile_us} - 1) // {tile_us} AS tile,
-        count(*) AS n, sum({window.delay}) AS total, count(*) FILTER ({window.delay} >= 15) AS late
-      FROM flights WHERE {window.happened} IS NOT NULL GROUP BY ALL
-    ), grid AS (
+    WITH tiles AS ({_tiles_sql(window)}), grid AS (
       SELECT entity_key, tile FROM (SELECT DISTINCT entity_key FROM tiles),
         (SELECT unnest(range(min(tile), max(tile) + 1)) AS tile FROM tiles)
     ), rolled AS (
@@ -124,4 +162,25 @@ def _trailing_sql(window: TrailingWindow) -> str:
       make_timestamptz(tile * {tile_us} + {phase_us + known_us}) AS created_time,
       (total / n)::DOUBLE AS mean_delay, (late / n)::DOUBLE AS late_share, coalesce(n, 0)::BIGINT AS flights
     FROM rolled WHERE n > 0 OR {window.keep_empty} ORDER BY 2, 1
+    """
+
+
+def _tiles_sql(window: TrailingWindow) -> str:
+    """Tile `tile` holds the events of its `tile` units of time after the phase, its end included."""
+    tile_us, phase_us = window.tile // MICROSECOND, window.phase // MICROSECOND
+    return f"""
+      SELECT {window.key} AS entity_key,
+        (epoch_us({window.happened}) - {phase_us} + {tile_us} - 1) // {tile_us} AS tile,
+        count(*) AS n, sum({window.delay}) AS total, count(*) FILTER ({window.delay} >= {LATE_MINUTES}) AS late
+      FROM flights WHERE {window.happened} IS NOT NULL GROUP BY ALL
+    """
+
+
+def _tiles_history_sql() -> str:
+    window = next(window for window in WINDOWS if window.view == STREAMED)
+    ends = f"make_timestamptz(tile * {window.tile // MICROSECOND} + {window.phase // MICROSECOND})"
+    return f"""
+    SELECT entity_key, {ends} AS event_time, {ends} AS created_time, n AS events,
+      total::DOUBLE AS "{window.delay}", late::DOUBLE AS "{window.delay}>={LATE_MINUTES}"
+    FROM ({_tiles_sql(window)}) ORDER BY tile, entity_key
     """

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet
 
 from core_engine.predictors.declaration import Artifact, Predictor, Prior
@@ -22,27 +23,37 @@ from core_engine.scoring.prior import PriorTable
 from core_engine.scoring.student import OnnxStudent
 from core_engine.scoring.torch_scorer import load_scorer
 from examples.flights import cache
+from examples.flights.arrival import AT_DEPARTURE, arrival_delay, departed
 from examples.flights.clock import ShiftedClock, shifted_clock
 from examples.flights.data import data_dir, normalise, read_raw
 from examples.flights.features import build_history, feature_views, write_history
 from examples.flights.fitting import NUM_EPOCHS, check_extra, fit_prior, fit_scorer, fit_student, with_absences
-from examples.flights.predictors import SEGMENT, Artifacts, Categories, delay_risk, flight_notice
+from examples.flights.predictors import SEGMENT, Artifacts, Categories, delay_risk, flight_notice, route_brief
 from examples.flights.quality import Quality, rung_quality
 from examples.flights.training import Split, build_split
 from featurestore.definitions import FeatureView
 
 Progress = Callable[[str, int, int], None]  # stage, done, total
 
-SCORER, STUDENT, PRIOR, FLIGHTS, SUMMARY = (
-    "delay_risk.safetensors", "delay_risk.onnx", "delay_risk_prior.json", "flights.parquet", "summary.json",
-)  # fmt: skip
+SCORER, STUDENT, PRIOR = ".safetensors", ".onnx", "_prior.json"  # after a predictor's name
+FLIGHTS, SUMMARY = "flights.parquet", "summary.json"
+ARRIVAL_EPOCHS, ARRIVAL_TREES = 3, 100  # one column says most of it
 _DATA_FILES = ("flights.csv.zip", "weather.csv", "airports.csv")
 _RECIPE = (
     *(f"examples.flights.{m}" for m in ("data", "features", "predictors", "training", "fitting", "quality", "prepare")),
+    "examples.flights.arrival",
     *(f"core_engine.scoring.{m}" for m in ("encoding", "torch_scorer", "student", "prior")),
     *(f"featurestore.{m}" for m in ("offline_store", "timeline", "source")),
 )
 _PACKAGES = ("torch", "lightgbm", "onnxmltools", "onnxruntime", "numpy", "duckdb", "pyarrow")
+
+
+class Fitted(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the declaration of `arrival_delay` needs beside its files, and how good it is."""
+
+    categories: Categories
+    prior_fallback: float
+    quality: Quality
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,6 +62,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     categories: Categories
     prior_fallback: float
     quality: Quality
+    arrival: Fitted
     seconds: dict[str, float]
 
 
@@ -64,16 +76,18 @@ class Prepared:
 
     views: tuple[FeatureView, ...]
     delay_risk: Predictor
+    arrival_delay: Predictor
     flight_notice: Predictor
     clock: ShiftedClock
     quality: Quality
+    arrival_quality: Quality
     flights_path: Path
     seconds: Mapping[str, float]
     from_cache: bool
 
     @property
     def predictors(self) -> tuple[Predictor, ...]:
-        return self.delay_risk, self.flight_notice
+        return self.delay_risk, self.arrival_delay, self.flight_notice, route_brief()
 
 
 def _silent(_stage: str, _done: int, _total: int) -> None:
@@ -101,22 +115,24 @@ def prepare(work_dir: Path, now: datetime, progress: Progress = _silent, source:
 
 def _load(folder: Path, clock: ShiftedClock, from_cache: bool) -> Prepared:
     summary = msgspec.json.decode((folder / SUMMARY).read_bytes(), type=Summary)
-    artifacts = Artifacts(
-        scorer=Artifact.of(folder / SCORER),
-        student=Artifact.of(folder / STUDENT),
-        prior=Artifact.of(folder / PRIOR),
-        prior_fallback=summary.prior_fallback,
-    )
+    arrival = summary.arrival
     return Prepared(
         views=feature_views(folder),
-        delay_risk=delay_risk(summary.categories, artifacts),
+        delay_risk=delay_risk(summary.categories, _artifacts(folder, "delay_risk", summary.prior_fallback)),
+        arrival_delay=arrival_delay(arrival.categories, _artifacts(folder, "arrival_delay", arrival.prior_fallback)),
         flight_notice=flight_notice(),
         clock=clock,
         quality=summary.quality,
+        arrival_quality=arrival.quality,
         flights_path=folder / FLIGHTS,
         seconds=summary.seconds,
         from_cache=from_cache,
     )
+
+
+def _artifacts(folder: Path, predictor: str, prior_fallback: float) -> Artifacts:
+    scorer, student, prior = (Artifact.of(folder / f"{predictor}{suffix}") for suffix in (SCORER, STUDENT, PRIOR))
+    return Artifacts(scorer=scorer, student=student, prior=prior, prior_fallback=prior_fallback)
 
 
 class _Stages:
@@ -146,16 +162,33 @@ def _build(folder: Path, source: Path, progress: Progress) -> None:
         split = build_split(data.flights, feature_views(folder))
     with stage("train scorer", NUM_EPOCHS) as on_progress:
         rows = with_absences(split.train, split.columns)
-        scorer = fit_scorer(rows, split.columns, folder / SCORER, on_progress)
+        scorer = fit_scorer(rows, split.columns, folder / f"delay_risk{SCORER}", on_progress)
     with stage("train student"):
-        student = fit_student(rows, folder / STUDENT)
-        prior, fallback = fit_prior(split.train, split.columns, folder / PRIOR)
+        student = fit_student(rows, folder / f"delay_risk{STUDENT}")
+        prior, fallback = fit_prior(split.train, split.columns, folder / f"delay_risk{PRIOR}")
     with stage("measure quality"):
         quality = measure(split, Artifacts(scorer=scorer, student=student, prior=prior, prior_fallback=fallback))
+    with stage("train arrival_delay", ARRIVAL_EPOCHS) as on_progress:
+        arrival = _build_arrival(folder, data.flights, on_progress)
     summary = Summary(
-        categories=split.categories, prior_fallback=fallback, quality=quality, seconds=stage.seconds
-    )  # fmt: skip
+        categories=split.categories,
+        prior_fallback=fallback,
+        quality=quality,
+        arrival=arrival,
+        seconds=stage.seconds,
+    )
     (folder / SUMMARY).write_bytes(msgspec.json.encode(summary))
+
+
+def _build_arrival(folder: Path, flights: pa.Table, on_progress: Callable[[int, int], None]) -> Fitted:
+    """The same three rungs for the question at departure."""
+    split = build_split(departed(flights), feature_views(folder), AT_DEPARTURE)
+    rows, at = with_absences(split.train, split.columns), folder / "arrival_delay"
+    scorer = fit_scorer(rows, split.columns, Path(f"{at}{SCORER}"), on_progress, ARRIVAL_EPOCHS)
+    student = fit_student(rows, Path(f"{at}{STUDENT}"), ARRIVAL_TREES)
+    prior, fallback = fit_prior(split.train, split.columns, Path(f"{at}{PRIOR}"))
+    artifacts = Artifacts(scorer=scorer, student=student, prior=prior, prior_fallback=fallback)
+    return Fitted(categories=split.categories, prior_fallback=fallback, quality=measure(split, artifacts))
 
 
 def measure(split: Split, artifacts: Artifacts) -> Quality:

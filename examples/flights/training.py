@@ -8,7 +8,7 @@ what was trained on February to July); none was made on the held-out ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any
@@ -52,14 +52,27 @@ class Split:
     held_out_without_label: int
 
 
-def build_split(flights: pa.Table, views: Sequence[FeatureView]) -> Split:
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked when: the columns of the answer's row, the instant of each flight's prediction, and what a request
+    then says beside what is planned."""
+
+    columns: Callable[[Categories], tuple[Column, ...]]
+    as_of: Callable[[pa.Table], pa.Array]
+    facts: tuple[str, ...] = ()
+
+
+AHEAD = Question(columns, lambda flights: pc.subtract(flights["scheduled_departure"], pa.scalar(LEAD)))
+
+
+def build_split(flights: pa.Table, views: Sequence[FeatureView], question: Question = AHEAD) -> Split:
     """`flights` as `data.FlightData` has them; the views' history must have been written."""
-    known = known_rows(flights, views)
+    known = known_rows(flights, views, question)
     day = local_days(flights)
     training = (day >= np.datetime64(TRAIN_FROM)) & (day < np.datetime64(HELD_OUT_FROM))
     held_out = day >= np.datetime64(HELD_OUT_FROM)
     categories = categories_of(flights.filter(pa.array(training)))
-    encoder = RowEncoder(columns(categories))
+    encoder = RowEncoder(question.columns(categories))
     matrix = encode_known(encoder, known)
     has_label = flights["late"].is_valid().to_numpy()
     late = pc.fill_null(flights["late"], False).to_numpy()
@@ -76,11 +89,11 @@ def build_split(flights: pa.Table, views: Sequence[FeatureView]) -> Split:
     )
 
 
-def known_rows(flights: pa.Table, views: Sequence[FeatureView]) -> pa.Table:
+def known_rows(flights: pa.Table, views: Sequence[FeatureView], question: Question = AHEAD) -> pa.Table:
     """The request's inputs of every flight, its prediction instant `as_of`, and the features known then with states."""
-    inputs = flights.select(["carrier", "origin", "dest", "route", "distance", "offset_s", "scheduled_departure"])
-    as_of = pc.subtract(flights["scheduled_departure"], pa.scalar(LEAD))
-    return OfflineStore(views).as_of_join(inputs.append_column("as_of", as_of), REFS, ENTITY_COLUMNS, "as_of")
+    planned = ("carrier", "origin", "dest", "route", "distance", "offset_s", "scheduled_departure")
+    inputs = flights.select([*planned, *question.facts]).append_column("as_of", question.as_of(flights))
+    return OfflineStore(views).as_of_join(inputs, REFS, ENTITY_COLUMNS, "as_of")
 
 
 def encode_known(encoder: RowEncoder, known: pa.Table) -> npt.NDArray[np.float32]:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from openai import AsyncOpenAI, OpenAIError
 from openai.types.chat import ChatCompletionChunk
 
-from core_engine.contracts import Deadline, GenerateRequest, Pool, SamplingParams
+from core_engine.contracts import Deadline, GenerateRequest, Path, Pool, SamplingParams
 from core_engine.llm.client import EngineClient
 from core_engine.llm.tokenizer import Tokenizer
 from core_engine.settings import EngineSettings
@@ -35,7 +35,15 @@ class Bulk:
 
     async def run(self, client: EngineClient, prompt: list[int], max_tokens: int) -> None:
         sampling = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
-        request = GenerateRequest(uuid.uuid4().hex, tuple(prompt), sampling, Deadline.never(), Pool.BULK)
+        request = GenerateRequest(
+            attempt_id=uuid.uuid4().hex,
+            prompt_token_ids=tuple(prompt),
+            sampling=sampling,
+            deadline=Deadline.never(),
+            pool=Pool.BULK,
+            predictor="demo_bulk",
+            path=Path.BATCH,
+        )
         async with aclosing(client.generate(request)) as deltas:
             async for delta in deltas:
                 self.num_tokens += len(delta.token_ids)

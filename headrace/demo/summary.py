@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -61,10 +62,68 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     last_day: str
 
 
+class WindowSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """One airport's window, the state in which a prediction found it, and that prediction."""
+
+    mean_delay: float | None
+    flights: float | None
+    state: str
+    prediction: float
+
+
+class Streaming(msgspec.Struct, frozen=True, kw_only=True):
+    """`n` departures scored by one worker from a full topic: `p50_ms` and `p99_ms` run from the poll loop's hand-over
+    to the broker's acknowledgement, the wait in the backlog included; the scoring ones from an event's turn on."""
+
+    n: int
+    concurrency: int
+    p50_ms: float
+    p99_ms: float
+    scoring_p50_ms: float
+    scoring_p99_ms: float
+    batch_sizes: dict[str, int]
+    rungs: dict[str, int]
+    windows: dict[str, int]
+    dead_letters: list[str]
+    airport: str
+    before: WindowSeen
+    after: WindowSeen
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """`n` briefs, `resumed` of them kept from the run that was interrupted; `risks` delay risks from a second job."""
+
+    n: int
+    concurrency: int
+    p50_ms: float
+    p99_ms: float
+    batch_sizes: dict[str, int]
+    resumed: int
+    generation: str
+    route: str
+    brief: str
+    risks: int
+    risk_entity: str
+    risk_value: float
+
+
+class Cost(msgspec.Struct, frozen=True, kw_only=True):
+    """The bill of the demo. `closes`: left equals right, and at most 0.5 % of it is unattributed."""
+
+    closes: bool
+    left: float
+    right: float
+    unattributed_share: float
+    lines: list[dict[str, Any]]
+
+
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     online: Online
     notice: Notice
     failover: Failover
+    streaming: Streaming
+    batch: Batch
+    cost: Cost
     quality: Quality
     feature_rows: int
     steps: dict[str, float]
@@ -127,6 +186,8 @@ def _rows(summary: Summary) -> Iterable[tuple[str, str]]:
             f"{failover.model_again_s:.1f} s ({failover.restarts} restart: {failover.why})"
         ),
     )
+    yield from _streaming_rows(summary.streaming)
+    yield from _batch_rows(summary.batch)
     yield (
         "quality",
         (
@@ -135,7 +196,52 @@ def _rows(summary: Summary) -> Iterable[tuple[str, str]]:
         ),
     )
     yield "  judged on", f"{quality.num_flights:,} held-out flights, {quality.first_day} to {quality.last_day}"
+    cost = summary.cost
+    yield (
+        "cost",
+        f"{cost.left:.6f} = {cost.right:.6f} paid, {100 * cost.unattributed_share:.3f} % unattributed: closes",
+    )
     yield "seconds", f"{summary.seconds:.0f} in all"
+
+
+def _streaming_rows(streaming: Streaming) -> Iterable[tuple[str, str]]:
+    before, after = streaming.before, streaming.after
+    yield (
+        "streamed events",
+        f"{streaming.n} arrival_delay at concurrency {streaming.concurrency}, {_spread(streaming.batch_sizes)} per "
+        f"device call, p50 {streaming.scoring_p50_ms:.0f} ms   p99 {streaming.scoring_p99_ms:.0f} ms "
+        f"({streaming.p50_ms:.0f} and {streaming.p99_ms:.0f} with the wait in the backlog)",
+    )
+    yield (
+        f"  window of {streaming.airport}",
+        f"before: {_window(before)}; after: {_window(after)}; {_counts(streaming.windows)}",
+    )
+    yield "  dead letters", ", ".join(streaming.dead_letters)
+
+
+def _batch_rows(batch: Batch) -> Iterable[tuple[str, str]]:
+    yield (
+        "nightly briefs",
+        f"{batch.n} route_brief at concurrency {batch.concurrency}, {_spread(batch.batch_sizes)} per step, "
+        f"p50 {batch.p50_ms:.0f} ms   p99 {batch.p99_ms:.0f} ms; interrupted once, {batch.resumed} kept",
+    )
+    yield f"  {batch.route}", batch.brief
+    yield "nightly risks", f"{batch.risks} delay_risk published; {batch.risk_entity} looked up: {batch.risk_value:.3f}"
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items())
+
+
+def _window(seen: WindowSeen) -> str:
+    known = "nothing" if seen.mean_delay is None else f"{seen.mean_delay:.1f} min over {seen.flights:.0f} flights"
+    return f"{known} ({seen.state}), prediction {seen.prediction:.3f}"
+
+
+def _spread(sizes: dict[str, int]) -> str:
+    """Smallest, median and largest of counted batch sizes."""
+    each = sorted(int(size) for size, count in sizes.items() for _ in range(count))
+    return f"{each[0]} to {each[-1]} (median {each[len(each) // 2]})" if each else "none"
 
 
 def _shares(counts: dict[str, int], total: int) -> str:

@@ -1,4 +1,4 @@
-"""The one alembic history of every table: predictors and feature views. `upgrade` brings a database to its head.
+"""The one alembic history of every table of every part. `upgrade` brings a database to its head.
 
 Called by the composition roots before anything reads the database; the tables themselves are declared by their owners.
 """

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from alembic import context
 
+from batch.tables import Base as Batch
+from core_engine.costs.tables import Base as Ledger
 from core_engine.predictors.tables import Base as Predictors
 from featurestore.registry import metadata as feature_views
 
 context.configure(
     connection=context.config.attributes["connection"],
-    target_metadata=[Predictors.metadata, feature_views],
+    target_metadata=[Predictors.metadata, feature_views, Ledger.metadata, Batch.metadata],
     render_as_batch=True,  # SQLite alters a table by copying it
     compare_type=True,
 )

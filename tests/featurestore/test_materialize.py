@@ -18,7 +18,7 @@ from featurestore.connection import connect
 from featurestore.definitions import FeatureType, FeatureView, Field
 from featurestore.instants import to_us
 from featurestore.materialize import MaterializeResult, materialize
-from featurestore.online_store import BATCH_ROWS, OnlineStore
+from featurestore.online_store import BATCH_ROWS, OnlineStore, StoredPayload
 from tests.featurestore.oracle import HISTORIES, KEYS, Known, columns, hours, newest_known
 from tests.featurestore.rows import HOUR, NOW, PROPERTY, make_view, row, write_source
 from tests.featurestore.valkey import Valkey
@@ -33,7 +33,8 @@ def history_view(folder: Path, history: list[Known]) -> FeatureView:
 async def stored(store: OnlineStore, view: FeatureView, keys: tuple[str, ...]) -> dict[str, tuple[int, list[Any]]]:
     found = await store.fetch([(view, key) for key in keys])
     codec = RowCodec(view)
-    return {k: (s.event_us, codec.decode(s.payload)) for k, s in zip(keys, found, strict=True) if s is not None}
+    rows = zip(keys, found, strict=True)
+    return {k: (s.event_us, codec.decode(s.payload)) for k, s in rows if isinstance(s, StoredPayload)}
 
 
 @settings(PROPERTY, max_examples=30)

@@ -19,7 +19,8 @@ from featurestore.codec import INT64_MAX, RowCodec, UnreadablePayload
 from featurestore.connection import connect
 from featurestore.definitions import FeatureType, FeatureView, Field, StoredRow
 from featurestore.instants import to_us
-from featurestore.online_store import BATCH_ROWS, OnlineStore, WriteResult, row_key
+from featurestore.keys import row_key
+from featurestore.online_store import BATCH_ROWS, OnlineStore, StoredPayload, WriteResult
 from tests.featurestore.rows import HOUR, NOW, PROPERTY, make_view, row, unique
 from tests.featurestore.valkey import Valkey
 
@@ -48,7 +49,7 @@ def at(coordinates: Coordinates, key: str) -> StoredRow:
 
 async def held(store: OnlineStore, view: FeatureView, key: str) -> list[Any] | None:
     [stored] = await store.fetch([(view, key)])
-    return None if stored is None else RowCodec(view).decode(stored.payload)
+    return RowCodec(view).decode(stored.payload) if isinstance(stored, StoredPayload) else None
 
 
 @pytest.fixture
@@ -142,7 +143,9 @@ async def test_rows_beyond_one_batch_all_arrive(client: Redis) -> None:
     assert result == WriteResult(written=len(keys))
     found = await store.fetch([(view, key) for key in keys])
     codec = RowCodec(view)
-    assert [codec.decode(stored.payload) for stored in found if stored] == [[i] for i in range(len(keys))]
+    assert [codec.decode(stored.payload) for stored in found if isinstance(stored, StoredPayload)] == [
+        [i] for i in range(len(keys))
+    ]
 
 
 async def test_nothing_to_write_or_fetch_asks_nothing(client: Redis) -> None:

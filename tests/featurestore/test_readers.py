@@ -18,9 +18,10 @@ from core_engine.settings import RedisSettings
 from featurestore.codec import RowCodec
 from featurestore.connection import connect
 from featurestore.definitions import FeatureType, FeatureView, Field
+from featurestore.keys import row_key
 from featurestore.materialize import materialize
 from featurestore.offline_store import OfflineStore
-from featurestore.online_store import OnlineStore, row_key
+from featurestore.online_store import OnlineStore
 from featurestore.readers import AsOfFeatureReader, OnlineFeatureReader
 from tests.featurestore.rows import HOUR, NOW, make_view, row, unique, write_source
 from tests.featurestore.valkey import Valkey

@@ -136,6 +136,38 @@ def summary() -> report.Summary:
             restarts=1,
             why="ended with signal SIGKILL",
         ),
+        streaming=report.Streaming(
+            n=2000,
+            concurrency=32,
+            p50_ms=146.0,
+            p99_ms=294.0,
+            scoring_p50_ms=46.1,
+            scoring_p99_ms=90.8,
+            batch_sizes={"1": 3, "4": 5, "14": 1},
+            rungs={"model": 2000},
+            windows={"applied": 1021, "expired": 979},
+            dead_letters=["departures/1/1034: malformed"],
+            airport="LGA",
+            before=report.WindowSeen(mean_delay=None, flights=None, state="missing", prediction=0.12),
+            after=report.WindowSeen(mean_delay=-1.8, flights=35, state="present", prediction=0.075),
+        ),
+        batch=report.Batch(
+            n=44,
+            concurrency=32,
+            p50_ms=6697.0,
+            p99_ms=10856.0,
+            batch_sizes={"24": 4, "28": 40},
+            resumed=2,
+            generation="g1",
+            route="JFK-LAX",
+            brief="844 flights, 19 % of them late.",
+            risks=500,
+            risk_entity="9E-LGA-SDF-20261130T142400Z",
+            risk_value=0.075,
+        ),
+        cost=report.Cost(
+            closes=True, left=0.006644, right=0.006644, unattributed_share=0.000143, lines=[{"total": 1.0}]
+        ),
         quality=report.Quality(
             auc=0.712,
             auc_low=0.701,
@@ -156,9 +188,23 @@ def test_the_json_has_the_keys_that_readers_rely_on(summary: report.Summary) -> 
     data = json.loads(report.to_json(summary))
     assert {"n", "p50_ms", "p99_ms", "batch_sizes", "rungs", "concurrency"} <= data["online"].keys()
     assert {"auc", "auc_low", "auc_high", "auc_prior"} <= data["quality"].keys()
+    for door in ("batch", "streaming"):
+        assert {"n", "p50_ms", "p99_ms", "batch_sizes"} <= data[door].keys()
+    assert {"closes", "left", "right", "unattributed_share", "lines"} <= data["cost"].keys()
     assert data["seconds"] == 88.8
     assert data["online"]["rungs"] == {"model": 499, "student": 1}
     assert data["online"]["batch_sizes"] == {"4": 499}
+
+
+SECOND_HALF = (
+    "2000 arrival_delay at concurrency 32, 1 to 14 (median 4) per device call, p50 46 ms p99 91 ms",
+    "before: nothing (missing), prediction 0.120; after: -1.8 min over 35 flights (present), prediction 0.075",
+    "1021 applied, 979 expired",
+    "departures/1/1034: malformed",
+    "44 route_brief at concurrency 32, 24 to 28 (median 28) per step",
+    "interrupted once, 2 kept",
+    "0.014 % unattributed: closes",
+)
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -166,8 +212,16 @@ def test_the_summary_fits_on_one_screen_and_qualifies_every_figure(summary: repo
     out = io.StringIO()
     report.show(summary, Console(file=out, width=width))
     text = out.getvalue()
-    assert len(text.splitlines()) <= 30
-    for part in ("500 delay_risk at concurrency 4", "model 99.8 % (499)", "deadline (1)", "bfloat16", "0.611", "9.9 s"):
+    assert len(text.splitlines()) <= 45
+    for part in (
+        "500 delay_risk at concurrency 4",
+        "model 99.8 % (499)",
+        "deadline (1)",
+        "bfloat16",
+        "0.611",
+        "9.9 s",
+        *SECOND_HALF,
+    ):
         assert part in " ".join(text.replace("│", " ").split()), part
 
 

@@ -20,6 +20,7 @@ import pytest
 import uvicorn
 from structlog.testing import capture_logs
 
+from core_engine.costs.facts import CallerFact
 from core_engine.costs.spool import read_spool
 from core_engine.errors import ConfigurationError
 from core_engine.predictors.registry import Registry
@@ -117,7 +118,8 @@ def test_with_nothing_there_the_student_answers_and_sigterm_ends_it_in_order(doo
     ]
     (spool,) = (door.state_dir / "spool").iterdir()
     contents = read_spool(spool)
-    assert [fact.attempt_id for fact in contents.facts][:1] == [body["attempt_id"]]
+    callers = [fact for fact in contents.facts if isinstance(fact, CallerFact)]
+    assert [fact.attempt_id for fact in callers][:1] == [body["attempt_id"]]
     assert contents.bad_lines == ()
 
 

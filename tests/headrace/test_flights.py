@@ -63,7 +63,7 @@ def test_a_request_is_json_with_the_offset_of_the_airport() -> None:
 async def test_a_restarted_valkey_is_filled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fills: asyncio.Queue[datetime] = asyncio.Queue()
 
-    async def fill_store(settings: Settings, prepared: object, now: datetime) -> int:
+    async def fill_store(settings: Settings, prepared: object, now: datetime, streamed_from: object) -> int:
         fills.put_nowait(now)
         if fills.qsize() == 1:
             raise StoreUnavailable("lost again")

@@ -4,13 +4,23 @@ import multiprocessing
 import os
 import socket
 import stat
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from core_engine.errors import ConfigurationError
-from headrace.runtime import IPC_PATH_LIMIT, LONGEST_SOCKET, check_free, free_port, socket_folder, sole_use
+from headrace.runtime import (
+    IPC_PATH_LIMIT,
+    LONGEST_SOCKET,
+    check_free,
+    free_port,
+    process_age_s,
+    socket_folder,
+    sole_use,
+)
 
 
 def test_a_port_in_use_is_named_with_its_setting() -> None:
@@ -99,3 +109,11 @@ def _hold(folder: Path, held: multiprocessing.synchronize.Event) -> None:
     with sole_use(folder):
         held.set()
         multiprocessing.Event().wait()
+
+
+def test_a_process_knows_its_age_with_the_time_before_its_first_line() -> None:
+    code = "from headrace.runtime import process_age_s; import time; print(process_age_s(), time.process_time())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    age_s, cpu_s = map(float, done.stdout.split())
+    assert age_s > cpu_s / 4, "start-up is part of it"
+    assert 0 < process_age_s() < 86_400

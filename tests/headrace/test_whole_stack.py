@@ -83,7 +83,7 @@ def test_a_signal_stops_everything(tmp_path: Path, number: signal.Signals) -> No
         for pid in children:
             with pytest.raises(ProcessLookupError):
                 os.kill(pid, 0)
-    assert len(children) == 3
+    assert len(children) == 4
 
 
 @pytest.mark.slow
@@ -94,7 +94,7 @@ def test_nothing_outlives_a_killed_parent_and_the_next_start_works(tmp_path: Pat
         up.wait()
         for pid in children:
             wait_for_end(pid)
-    assert len(children) == 3
+    assert len(children) == 4
     with stack_up(tmp_path / "state") as (_, url):
         assert httpx.get(f"{url}/healthz").status_code == 200
 

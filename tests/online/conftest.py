@@ -16,12 +16,13 @@ from openai import AsyncOpenAI
 from starlette.types import ASGIApp
 
 from core_engine.contracts import Deadline
-from core_engine.costs.facts import CallerFact, DeviceFact
+from core_engine.costs.facts import CallerFact
 from core_engine.costs.spool import Spool, read_spool
 from core_engine.llm.gguf_reader import default_model_path
 from core_engine.llm.tokenizer import Tokenizer
 from core_engine.metrics import Metrics
 from core_engine.predictors.catalogue import Catalogue
+from core_engine.predictors.declaration import Precomputed
 from core_engine.predictors.predict import PredictFlow
 from core_engine.predictors.registry import Registry
 from core_engine.predictors.rungs import RungCache
@@ -29,7 +30,13 @@ from core_engine.predictors.tables import Base, open_database
 from core_engine.settings import HttpSettings
 from online.app import create_app
 from online.services import Services
-from tests.core_engine.predictors.doubles import FakeEngine, FakeFeatures, delay_predictor, notice_predictor
+from tests.core_engine.predictors.doubles import (
+    FakeEngine,
+    FakeFeatures,
+    FakePredictions,
+    delay_predictor,
+    notice_predictor,
+)
 
 TEXT = "Délai: 15 min 🎈 ok"
 
@@ -40,14 +47,16 @@ class DoorUnderTest:
     services: Services
     engine: FakeEngine
     features: FakeFeatures
+    predictions: FakePredictions
     registry: Registry
     http: httpx.AsyncClient
     store_answers: bool = True
 
-    def facts(self) -> list[CallerFact | DeviceFact]:
+    def facts(self) -> list[CallerFact]:
         self.services.spool.flush()
         path = self.services.spool.path
-        return list(read_spool(path).facts) if path.exists() else []
+        told = read_spool(path).facts if path.exists() else ()
+        return [fact for fact in told if isinstance(fact, CallerFact)]
 
     def sample(self, name: str, **labels: str) -> float | None:
         return self.services.metrics.registry.get_sample_value(name, labels)
@@ -68,13 +77,15 @@ async def door(tmp_path: Path, tokenizer: Tokenizer) -> AsyncIterator[DoorUnderT
     database = open_database(f"sqlite:///{tmp_path / 'registry.db'}")
     Base.metadata.create_all(database)
     registry = Registry(database)
-    for predictor in (delay_predictor(tmp_path), notice_predictor()):
+    nightly = Precomputed(key=("origin", "dest"), max_age_s=3600.0)
+    for predictor in (delay_predictor(tmp_path, precomputed=nightly), notice_predictor()):
         registry.register(predictor)
         registry.set_alias(predictor.name, "live", predictor.version)
     catalogue, rungs = Catalogue(registry), RungCache()
     await catalogue.refresh()
     await rungs.get(catalogue.resolve("delay"), Deadline.never())
     metrics, engine, features = Metrics(), FakeEngine(tokenizer.encode(TEXT)), FakeFeatures()
+    predictions = FakePredictions()
     spool = Spool(tmp_path / "spool", "door", metrics)
 
     async def ping() -> bool:
@@ -87,6 +98,7 @@ async def door(tmp_path: Path, tokenizer: Tokenizer) -> AsyncIterator[DoorUnderT
         flow=PredictFlow(
             features=features, engine=engine, rungs=rungs, spool=spool, metrics=metrics, feature_cap_s=0.015
         ),
+        predictions=predictions,
         client=engine,
         tokenizer=tokenizer,
         spool=spool,
@@ -95,7 +107,7 @@ async def door(tmp_path: Path, tokenizer: Tokenizer) -> AsyncIterator[DoorUnderT
     )
     app = create_app(services)
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://door") as http:
-        under_test = DoorUnderTest(app, services, engine, features, registry, http)
+        under_test = DoorUnderTest(app, services, engine, features, predictions, registry, http)
         yield under_test
     spool.close()
     database.dispose()

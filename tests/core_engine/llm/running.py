@@ -12,7 +12,8 @@ import numpy as np
 import zmq
 import zmq.asyncio
 
-from core_engine.costs.facts import DeviceFact
+from core_engine.costs.facts import RUNNING, DeviceFact, Fact
+from core_engine.costs.meter import ReplicaMeter
 from core_engine.errors import ModelFileError
 from core_engine.llm.client import EngineClient
 from core_engine.llm.engine import Engine
@@ -48,24 +49,34 @@ def load_for_tests(path: Path, sha256: str) -> Scorer:
 class Served:
     """The parts of a served engine that a test may look into. Look only; the engine's thread owns them."""
 
-    def __init__(self, engine: Engine, server: EngineServer, scorer: SumScorer, facts: list[DeviceFact]) -> None:
-        self.engine, self.server, self.scorer, self.facts = engine, server, scorer, facts
+    def __init__(self, engine: Engine, server: EngineServer, scorer: SumScorer, spooled: list[Fact]) -> None:
+        self.engine, self.server, self.scorer, self.spooled = engine, server, scorer, spooled
+
+    @property
+    def facts(self) -> list[DeviceFact]:
+        """Of the attempts that have left the engine."""
+        return [fact for fact in self.spooled if isinstance(fact, DeviceFact) and fact.outcome != RUNNING]
 
 
 @contextmanager
 def serve(
-    context: zmq.Context[zmq.Socket[bytes]], endpoint: str, engine: Engine | None = None, heartbeat_s: float = 0.02
+    context: zmq.Context[zmq.Socket[bytes]],
+    endpoint: str,
+    engine: Engine | None = None,
+    heartbeat_s: float = 0.02,
+    interval_s: float = 0.1,
 ) -> Iterator[Served]:
     engine = engine or tiny_engine()
-    scorer, hosts, facts = SumScorer(), ScorerHost(), list[DeviceFact]()
+    scorer, hosts, spooled = SumScorer(), ScorerHost(), list[Fact]()
+    meter = ReplicaMeter("engine-0", "local", spooled.append, period_s=interval_s)
     hosts.put("sum:1", scorer)
     info = EngineInfo("tiny", CONFIG.max_positions, CONFIG.vocab_size, "float32", heartbeat_s)
-    server = EngineServer(engine, hosts, info, endpoint, load_for_tests, facts.append, context)
+    server = EngineServer(engine, hosts, info, endpoint, load_for_tests, meter, context)
     thread = threading.Thread(target=server.run, name="engine")
     thread.start()
     assert server.bound.wait(10), "the engine did not bind"
     try:
-        yield Served(engine, server, scorer, facts)
+        yield Served(engine, server, scorer, spooled)
     finally:
         server.stop()
         thread.join(10)

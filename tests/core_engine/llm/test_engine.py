@@ -33,13 +33,13 @@ def drain(engine: Engine) -> Counter[str]:
     return reasons
 
 
-def test_device_seconds_of_all_sequences_add_up_to_the_time_of_all_steps() -> None:
+def test_device_seconds_of_all_sequences_add_up_to_the_time_of_all_runs() -> None:
     engine = tiny_engine(max_step_tokens=16, clock=Ticking())
     sequences = [engine.add(request(range(1, n + 2), 6, pool)) for n in range(6) for pool in Pool]
     spent = 0.0
     while engine.has_work:
         engine.step()
-        spent += engine.last_step_s
+        spent += engine.last_run_s
     assert sum(s.device_s for s in sequences) == pytest.approx(spent)
     assert all(s.device_s > 0 and s.kv_block_s > 0 for s in sequences)
     assert all(s.usage().computed_tokens == s.num_prompt_tokens + 5 for s in sequences)

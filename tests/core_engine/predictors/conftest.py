@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from core_engine import contracts
 from core_engine.contracts import Deadline, Monotonic, Prediction, PredictRequest
-from core_engine.costs.facts import CallerFact, DeviceFact
+from core_engine.costs.facts import Fact
 from core_engine.costs.spool import Spool, read_spool
 from core_engine.metrics import Metrics
 from core_engine.predictors.declaration import Predictor, TorchScorer
@@ -19,7 +20,7 @@ from core_engine.predictors.predict import PredictFlow
 from core_engine.predictors.registry import Registry
 from core_engine.predictors.rungs import RungCache
 from core_engine.predictors.tables import Base, open_database
-from tests.core_engine.predictors.doubles import INPUTS, FakeEngine, FakeFeatures, delay_predictor
+from tests.core_engine.predictors.doubles import INPUTS, FakeEngine, FakeFeatures, FakePredictions, delay_predictor
 
 
 @dataclass
@@ -31,6 +32,8 @@ class Ladder:
     engine: FakeEngine = field(default_factory=FakeEngine)
     features: FakeFeatures = field(default_factory=FakeFeatures)
     rungs: RungCache = field(default_factory=RungCache)
+    predictions: FakePredictions = field(default_factory=FakePredictions)
+    connect_predictions: bool = True
 
     async def predict(
         self,
@@ -39,6 +42,7 @@ class Ladder:
         deadline: Deadline | None = None,
         predictor: Predictor | None = None,
         clock: Monotonic = time.monotonic,
+        is_batch: bool = False,
     ) -> Prediction:
         chosen = predictor or self.predictor
         if isinstance(chosen.model, TorchScorer):
@@ -50,6 +54,7 @@ class Ladder:
             spool=self.spool,
             metrics=self.metrics,
             feature_cap_s=0.015,
+            predictions=self.predictions if self.connect_predictions else None,
             clock=clock,
         )
         request = PredictRequest(
@@ -58,10 +63,11 @@ class Ladder:
             attempt_id="attempt",
             deadline=deadline or Deadline.never(),
             delivery_key="delivery",
+            path=contracts.Path.BATCH if is_batch else contracts.Path.ONLINE,
         )
         return await flow.predict(chosen, request)
 
-    def facts(self) -> list[CallerFact | DeviceFact]:
+    def facts(self) -> list[Fact]:
         self.spool.flush()
         return list(read_spool(self.spool.path).facts) if self.spool.path.exists() else []
 

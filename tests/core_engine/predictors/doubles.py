@@ -45,6 +45,7 @@ from core_engine.predictors.declaration import (
     Student,
     TorchScorer,
 )
+from core_engine.readers import StoredPrediction
 from core_engine.scoring.artifact import write_artifact
 
 MODEL_SCORE = 0.75
@@ -214,3 +215,20 @@ class FakeFeatures:
             missing = FeatureValue(None, FeatureState.MISSING)
             return FeatureRow(dict.fromkeys(refs, missing), ReadCost(1, 0, 0, 1), self.failure)
         return FeatureRow({ref: self.values[ref] for ref in refs}, ReadCost(len(keys), len(keys), 40, 1))
+
+
+class FakePredictions:
+    """A `PredictionReader` over a dictionary by entity. `error` makes it raise."""
+
+    def __init__(self, stored: Mapping[str, StoredPrediction] | None = None) -> None:
+        self.stored = dict(stored or {})
+        self.error: HeadraceError | None = None
+        self.asked: list[tuple[str, str]] = []
+        self.deadlines: list[Deadline] = []
+
+    async def lookup(self, predictor: str, entity: str, deadline: Deadline) -> StoredPrediction | None:
+        self.asked.append((predictor, entity))
+        self.deadlines.append(deadline)
+        if self.error is not None:
+            raise self.error
+        return self.stored.get(entity)

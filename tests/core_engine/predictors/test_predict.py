@@ -98,8 +98,8 @@ async def test_an_engine_that_does_not_answer_is_the_student_and_the_reason(
     assert reason_of(error) is reason
 
 
-def test_a_store_that_an_engine_lost_counts_as_unavailable() -> None:
-    assert reason_of(StoreUnavailable("away")) is Reason.ENGINE_UNAVAILABLE
+def test_a_lost_store_is_not_a_lost_engine() -> None:
+    assert reason_of(StoreUnavailable("away")) is Reason.STORE_UNAVAILABLE
 
 
 @pytest.mark.parametrize("scores", [(math.nan,), (math.inf,), (), (0.1, 0.2)])

@@ -38,7 +38,7 @@ def test_both_declarations_hang_together(risk: Predictor) -> None:
 
 
 def test_the_ladder_and_the_budget_are_the_designs(risk: Predictor) -> None:
-    assert risk.ladder == (Rung.MODEL, Rung.STUDENT, Rung.PRIOR)
+    assert risk.ladder == (Rung.MODEL, Rung.PRECOMPUTED, Rung.STUDENT, Rung.PRIOR)
     assert risk.budget_ms == 50
     assert risk.label == "late"
 

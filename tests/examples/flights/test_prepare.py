@@ -28,6 +28,7 @@ from examples.flights.upcoming import UpcomingFlight, upcoming_flights
 
 NOW = datetime(2026, 11, 30, 15, 42, 7, tzinfo=UTC)
 STAGES = ["read flights", "build features", "join features", "train scorer", "train student", "measure quality"]
+STAGES += ["train arrival_delay"]
 
 
 @pytest.fixture(scope="module")

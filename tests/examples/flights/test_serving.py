@@ -14,6 +14,7 @@ import pytest
 from core_engine.contracts import FeatureState
 from core_engine.predictors.declaration import Artifact, OnState
 from core_engine.predictors.inputs import check_inputs, entity_keys
+from examples.flights.arrival import arrival_delay
 from examples.flights.clock import shifted_clock
 from examples.flights.data import FlightData
 from examples.flights.predictors import FEATURES, Artifacts, Categories, delay_risk, flight_notice
@@ -27,6 +28,10 @@ from featurestore.offline_store import STATE_SUFFIX, OfflineStore
 START = datetime(2026, 12, 28, 0, 40, tzinfo=UTC)
 INSTANTS = [START + timedelta(hours=17 * i) for i in range(10)]
 NONE = RungQuality(auc=0, auc_low=0, auc_high=0, mean_predicted=0, ece=0)
+QUALITY = Quality(
+    first_day="", last_day="", num_days=0, num_flights=0, num_without_label=0, rate=0,
+    model=NONE, student=NONE, prior=NONE,
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -38,12 +43,11 @@ def whole_year(data: FlightData, views: tuple[FeatureView, ...], tmp_path_factor
     return Prepared(
         views=views,
         delay_risk=delay_risk(Categories(("UA",), ("JFK",), ("LAX",)), Artifacts(nowhere, nowhere, nowhere, 0.2)),
+        arrival_delay=arrival_delay(Categories(("UA",), ("JFK",), ("LAX",)), Artifacts(nowhere, nowhere, nowhere, 0.2)),
         flight_notice=flight_notice(),
         clock=shifted_clock(START),
-        quality=Quality(
-            first_day="", last_day="", num_days=0, num_flights=0, num_without_label=0, rate=0,
-            model=NONE, student=NONE, prior=NONE,
-        ),
+        quality=QUALITY,
+        arrival_quality=QUALITY,
         flights_path=path,
         seconds={},
         from_cache=False,
