@@ -10,9 +10,10 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -95,6 +96,7 @@ class LocalStack:
             )
             folder = exits.enter_context(socket_folder(state_dir / "run"))
             self.settings = settled(given, state_dir, folder, servers)
+            exits.enter_context(environment_file(self.settings))
             # entered before the supervisor and left after it, or a slow stop would look like an engine fallen silent
             heartbeats = await exits.enter_async_context(self._heartbeats())
             self.supervisor = await exits.enter_async_context(Supervisor(state_dir / "logs", self._policy))
@@ -210,6 +212,23 @@ def as_environment(settings: Settings) -> dict[str, str]:
     """This process's environment with exactly these settings in it: `load_settings` there gives them back."""
     rest = {k: v for k, v in os.environ.items() if not k.startswith(PREFIX) or k.startswith(TEST_PREFIX)}
     return rest | {PREFIX + key: value for key, value in _leaves(settings.model_dump(mode="json"))}
+
+
+@contextmanager
+def environment_file(settings: Settings) -> Iterator[Path]:
+    """A file for `. FILE` in a shell, while the stack runs: its settings, for other commands of the same user."""
+    path = environment_path(settings)
+    lines = [f"export {PREFIX}{key}={quote(value)}\n" for key, value in _leaves(settings.model_dump(mode="json"))]
+    path.touch(mode=0o600)  # a URL may hold a password
+    path.write_text("".join(lines))
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def environment_path(settings: Settings) -> Path:
+    return settings.state_dir / "stack.env"
 
 
 def _leaves(tree: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from rich.console import Console
 from sqlalchemy import make_url
 
 from core_engine.settings import Settings
-from headrace.stack import LocalStack
+from headrace.stack import LocalStack, environment_path
 from headrace.steps import Steps
 
 
@@ -47,6 +47,7 @@ def where(stack: LocalStack) -> str:
         ("kafka", settings.kafka.bootstrap_servers),
         ("database", _without_password(settings.database_url)),
         ("logs", str(settings.state_dir / "logs")),
+        ("shell", f". {environment_path(settings)}   (then: headrace plan, batch, stream, cost)"),
     )
     return "\n".join((*(f"{name:<9} {value}" for name, value in lines), "Ctrl-C stops everything."))
 

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -20,16 +21,24 @@ ADDRESS = "127.0.0.1:8000"
 pytestmark = [pytest.mark.weights, pytest.mark.timeout(300)]
 
 
+@dataclass(frozen=True, slots=True)
+class Up:
+    """A stack that runs: where its door listens, and its state folder."""
+
+    address: str
+    state: Path
+
+
 def snippets(language: str) -> list[str]:
     return re.findall(rf"```{language}\n(.*?)```", README.read_text(), flags=re.DOTALL)
 
 
 @pytest.fixture(scope="module")
-def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The stack with the example loaded, as `make up` starts it; where its door listens."""
-    port = free_port("127.0.0.1")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """The stack with the example loaded, as `make up` starts it."""
+    port, state = free_port("127.0.0.1"), tmp_path_factory.mktemp("state")
     rest = {key: value for key, value in os.environ.items() if not key.startswith("HEADRACE_")}
-    environ = rest | {"HEADRACE_STATE_DIR": str(tmp_path_factory.mktemp("state")), "HEADRACE_HTTP__PORT": str(port)}
+    environ = rest | {"HEADRACE_STATE_DIR": str(state), "HEADRACE_HTTP__PORT": str(port)}
     argv = [sys.executable, "-m", "headrace", "up", "--example", "flights"]
     with subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, text=True) as up:
         assert up.stdout is not None
@@ -38,16 +47,16 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                 break
         assert up.poll() is None, "the stack did not come up"
         try:
-            yield f"127.0.0.1:{port}"
+            yield Up(f"127.0.0.1:{port}", state)
         finally:
             up.terminate()
     assert up.returncode == 0
 
 
-def test_the_curl_snippet_gets_a_prediction(address: str) -> None:
+def test_the_curl_snippet_gets_a_prediction(stack: Up) -> None:
     (snippet,) = [text for text in snippets("bash") if "curl" in text]
     done = subprocess.run(
-        ["bash", "-ec", snippet.replace(ADDRESS, address)], capture_output=True, text=True, check=True, timeout=60
+        ["bash", "-ec", snippet.replace(ADDRESS, stack.address)], capture_output=True, text=True, check=True, timeout=60
     )
     reply = json.loads(done.stdout)
     assert reply["rung"] == "model"
@@ -55,10 +64,22 @@ def test_the_curl_snippet_gets_a_prediction(address: str) -> None:
     assert reply["usage"]["batch_size"] >= 1
 
 
-def test_the_python_snippet_streams_a_notice(address: str) -> None:
+def test_the_other_doors_and_the_bill_work_beside_it(stack: Up, tmp_path: Path) -> None:
+    (snippet,) = [text for text in snippets("bash") if "stack.env" in text]
+    commands = snippet.replace(". .venv/bin/activate\n", "").replace(".headrace/stack.env", f"{stack.state}/stack.env")
+    environ = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "160"}
+    done = subprocess.run(
+        ["bash", "-ec", commands], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    for part in ("delay_risk", "published as generation", "route_brief", "closes"):
+        assert part in done.stdout
+
+
+def test_the_python_snippet_streams_a_notice(stack: Up) -> None:
     (snippet,) = snippets("python")
     done = subprocess.run(
-        [sys.executable, "-c", snippet.replace(ADDRESS, address)],
+        [sys.executable, "-c", snippet.replace(ADDRESS, stack.address)],
         capture_output=True,
         text=True,
         check=True,

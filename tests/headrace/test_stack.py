@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from headrace.stack import (
     Servers,
     as_environment,
     broker_spec,
+    environment_file,
     names_kafka,
     names_redis,
     settled,
@@ -91,6 +93,16 @@ async def test_a_redis_of_the_user_that_does_not_answer_stops_the_start(settings
         await stack.__aenter__()
     assert "secret" not in str(caught.value)
     assert stack.supervisor.pids == ()
+
+
+def test_a_shell_can_read_the_settings_of_a_running_stack(settings: Settings, tmp_path: Path) -> None:
+    url = "redis://user:pa'ss word@elsewhere:1/0"
+    given = settings.model_copy(update={"state_dir": tmp_path, "redis": RedisSettings(url=url)})
+    with environment_file(given) as path:
+        assert path.stat().st_mode & 0o777 == 0o600
+        shell = ["bash", "-c", f'. {path}; printf %s "$HEADRACE_REDIS__URL"']
+        assert subprocess.run(shell, capture_output=True, text=True, check=True).stdout == url
+    assert not path.exists()
 
 
 async def test_valkey_starts_answers_and_stops(tmp_path: Path) -> None:
