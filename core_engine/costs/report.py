@@ -222,7 +222,8 @@ def _price_gap(gap: Gap, price: ReplicaPrice, bill: Bill) -> None:
     held_s = sum((use.memory_s for use in gap.uses), Fraction(0))
     length_s = gap.length_s * gap.share
     is_paid = not gap.is_restart or gap.length_s <= Fraction(price.paid_gap_s)
-    paid_s = length_s if is_paid else min(length_s, used_s)
+    # blocks that were held are time too: the fact of whoever ran meanwhile may be the one that was lost
+    paid_s = length_s if is_paid else min(length_s, max(used_s, held_s))
     bill.sources[Source.REPLICAS] += paid_s * second
     bill.seconds["paid"] += paid_s
     if gap.is_restart:
