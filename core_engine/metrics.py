@@ -13,7 +13,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from core_engine.contracts import Prediction
 
 LATENCY_S = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-BATCH = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
@@ -69,9 +68,6 @@ class Metrics:
             ["predictor"],
             buckets=LATENCY_S,
             registry=r,
-        )
-        self.stream_outstanding = Gauge(
-            "headrace_stream_outstanding_events", "Events taken from the broker and not finished.", registry=r
         )
         self.window_events = Counter(
             "headrace_window_events", "Events by what became of them in a window.", ["view", "outcome"], registry=r

@@ -101,7 +101,7 @@ async def stream(stack: LocalStack, flights: Flights, steps: Steps) -> report.St
 
 
 async def predict(stack: LocalStack, flights: Flights, steps: Steps) -> list[Reply]:
-    """Step 3, first half: every flight next due, scored by the model rung."""
+    """Every flight next due, scored by the model rung."""
     async with httpx.AsyncClient(base_url=stack.url, timeout=5.0) as client:
         with steps.step(f"Predict {len(flights.requests)} flights, after {WARM_UP} to warm up") as bar:
             await ask_all(client, flights.requests[-WARM_UP:], bar.advance)
@@ -111,7 +111,7 @@ async def predict(stack: LocalStack, flights: Flights, steps: Steps) -> list[Rep
 
 
 async def notice_beside_bulk(stack: LocalStack, replies: Sequence[Reply], steps: Steps) -> report.Notice:
-    """Step 3, second half: a notice about the likeliest delay, streamed token by token beside a bulk generation."""
+    """A notice about the likeliest delay, streamed token by token beside a bulk generation."""
     worst = max(replies, key=lambda reply: reply.value)
     request = worst.flight.notice_request(worst.value)
     console, engine = steps.console, stack.settings.engine
@@ -130,7 +130,7 @@ async def notice_beside_bulk(stack: LocalStack, replies: Sequence[Reply], steps:
 
 
 async def lose_the_engine(stack: LocalStack, flights: Flights, steps: Steps) -> report.Failover:
-    """Step 4: the student answers while the engine is gone."""
+    """The student answers while the engine is gone."""
     async with httpx.AsyncClient(base_url=stack.url, timeout=5.0) as client:
         with steps.step("Kill the engine, ask until the model rung answers again"):
             return await kill_engine(stack.supervisor, client, flights.requests[0])

@@ -261,7 +261,6 @@ async def test_scorer_rows_are_answered_between_two_layers_and_all_else_waits_fo
         await asyncio.sleep(0.05)  # both are in the engine's socket by then; earlier only makes the test easier
         sent.set()
         assert (await answer).scores == (6.0,)
-        assert len(calls) == 1 or not stream.done()
         scored.set()
         assert len(tokens(await stream)) == 3
         await late
