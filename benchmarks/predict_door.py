@@ -101,7 +101,7 @@ async def measure(given: Settings, rates: list[float], seconds: float, folder: P
     steps = Steps(Console(stderr=True))
     async with stack, httpx.AsyncClient(base_url=stack.url, timeout=10.0) as client:
         flights = await load_flights(stack.settings, stack.url, folder, datetime.now(UTC), steps)
-        await predict_load(client, flights, rates[0], 2.0)  # warm-up
+        await predict_load(client, flights, rates[0], 1.0)  # warm-up
         for rate in rates:
             floor = await floor_load(client, rate, seconds / 2)
             rows.append(row(rate, "nothing", await predict_load(client, flights, rate, seconds), floor))
@@ -116,7 +116,7 @@ async def measure(given: Settings, rates: list[float], seconds: float, folder: P
 
 def main() -> None:
     args = options(__doc__ or "")
-    rates, seconds = ([50.0], 6.0) if args.quick else ([25.0, 50.0, 100.0, 200.0], 15.0)
+    rates, seconds = ([50.0], 4.0) if args.quick else ([25.0, 50.0, 100.0, 200.0], 15.0)
     with tempfile.TemporaryDirectory(prefix="hr-") as state:
         given = load_settings().model_copy(update={"state_dir": Path(state)})
         rows = asyncio.run(measure(given, rates, seconds, Path(state) / "flights"))
