@@ -80,7 +80,7 @@ def timed(runner: Runner, step: list[Scheduled]) -> float:
     """Seconds of one forward pass, building its tensors included."""
     start = time.perf_counter()
     with torch.inference_mode():
-        runner.decoder.forward(runner.step_input(step), runner.cache)
+        runner.decoder.logits(runner.decoder.forward(runner.step_input(step), runner.cache))
     return time.perf_counter() - start
 
 

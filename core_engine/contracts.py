@@ -246,30 +246,72 @@ class FinishReason(enum.StrEnum):
     LENGTH = "length"
     ABORT = "abort"
     DEADLINE = "deadline"
+    SHED = "shed"  # it waited longer than its pool's queue may hold anything
     ERROR = "error"
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParams:
-    """How the next token is chosen. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 switch their filters off.
+    """How the next token is chosen. Every default switches its part off; `temperature` 0 is greedy.
 
     A `seed` makes a request's draws its own, whatever runs beside it. `stop` strings are judged by the caller that
-    detokenises; `stop_token_ids` by the engine.
+    detokenises; `stop_token_ids` by the engine. `logprobs` n: with every token its log-probability and the n most
+    likely ones at its place (0: the token's own alone), of the model's distribution before any of the dials here.
     """
 
     max_tokens: int = 256
     temperature: float = 0.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0  # share of the most likely token's probability below which a token is out
     seed: int | None = None
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    min_tokens: int = 0  # no end by eos or stop_token_ids before so many
+    repetition_penalty: float = 1.0  # over prompt and completion
+    presence_penalty: float = 0.0  # over the completion
+    frequency_penalty: float = 0.0  # over the completion
+    logit_bias: tuple[tuple[int, float], ...] = ()  # (token id, added to its logit)
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    json_schema: str | None = None  # the completion is JSON text that this JSON schema accepts
+
+
+class HeadKind(enum.StrEnum):
+    SCORE = "score"  # probabilities over declared labels
+    CLASSIFY = "classify"  # a trained linear head on the last hidden state
+    EMBED = "embed"  # the hidden state itself
+
+
+class Normalise(enum.StrEnum):
+    LABELS = "labels"  # at each node of the labels' token trie, over its children: sums to one over the labels
+    VOCAB = "vocab"  # true log-probabilities, over the whole vocabulary
+
+
+class Pooling(enum.StrEnum):
+    LAST = "last"
+    MEAN = "mean"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """What is wanted of a prompt instead of a completion. A head is prefill only: it never enters decode."""
+
+    kind: HeadKind
+    labels: tuple[tuple[int, ...], ...] = ()  # score: each label's token ids
+    normalise: Normalise = Normalise.LABELS  # score
+    name: str = ""  # classify: "predictor:version" of a linear head that the engine holds
+    pooling: Pooling = Pooling.LAST  # embed
 
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """One generation asked of the engine, in token ids."""
+    """One prompt through the engine's language model, in token ids: a completion, or what its `head` gives.
+
+    The first `template_tokens` of the prompt belong to the template of `predictor`: its owner wrote them and no request
+    changes them, so their KV blocks may be shared by tenants. All other blocks are the tenant's own.
+    """
 
     attempt_id: str
     prompt_token_ids: tuple[int, ...]
@@ -280,16 +322,44 @@ class GenerateRequest:
     predictor: str = ""
     version: int = 0
     path: Path = Path.ONLINE
+    template_tokens: int = 0
+    head: Head | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    """A token's natural log-probability and rank (1 = most likely) at its place, and the most likely ones there."""
+
+    token_id: int
+    logprob: float
+    rank: int
+    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TokenDelta:
-    """New tokens of one generation. The last delta has a `finish_reason` and the attempt's `usage`."""
+    """New tokens of one generation. The last delta has a `finish_reason` and the attempt's `usage`.
+
+    `logprobs` has one entry per token where asked for; `prompt_logprobs` comes once, with the first token: one entry
+    per prompt token, None for the first, which nothing precedes.
+    """
 
     token_ids: tuple[int, ...]
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
     detail: str | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HeadResult:
+    """What a head gave: per label its probability (score), per class its (classify), or the hidden state (embed)."""
+
+    values: tuple[float, ...]
+    queue_s: float
+    model_s: float
+    usage: Usage
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,6 +113,8 @@ class EngineClient:
             request.predictor,
             request.version,
             request.path,
+            request.template_tokens,
+            request.head,
         )
         self._open(request.attempt_id)
         ended = False
@@ -123,7 +125,14 @@ class EngineClient:
                 ended = event.finish_reason is not None
                 if event.finish_reason is FinishReason.DEADLINE:
                     raise DeadlineExceeded("the engine dropped the request at its deadline")
-                yield TokenDelta(event.token_ids, event.finish_reason, event.usage, event.detail)
+                yield TokenDelta(
+                    event.token_ids,
+                    event.finish_reason,
+                    event.usage,
+                    event.detail,
+                    event.logprobs,
+                    event.prompt_logprobs,
+                )
         finally:
             self._close_attempt(request.attempt_id, abort=not ended)
 

@@ -40,7 +40,7 @@ class StepInput:
     decode_slots: torch.Tensor  # [num_decode, max_context]
     decode_bias: torch.Tensor  # [num_decode, 1, 1, max_context]
     chunks: tuple[Chunk, ...]
-    logit_rows: torch.Tensor  # [num_logits], rows whose next token is wanted
+    output_rows: torch.Tensor  # [num_outputs], rows whose hidden state is wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Decoder:
         return self.embedding.dtype
 
     def forward(self, step: StepInput, cache: torch.Tensor, between: Callable[[], None] = _nothing) -> torch.Tensor:
-        """Logits, float32 [num_logits, vocab]; writes the step's K and V into `cache` in place.
+        """Final hidden states [num_outputs, hidden]; writes the step's K and V into `cache` in place.
 
         `cache` is [num_layers, 2, num_slots, num_kv_heads, head_dim] in the weights' dtype. `between` is called after
         each layer: what cannot wait for a whole step is done there.
@@ -86,8 +86,12 @@ class Decoder:
             normed = rms_norm(hidden, layer.ffn_norm, self.config.rms_norm_eps)
             hidden = hidden + F.linear(silu_mul(F.linear(normed, layer.gate_up)), layer.down)
             between()
-        last = rms_norm(hidden[step.logit_rows], self.norm, self.config.rms_norm_eps)
-        return F.linear(last, self.head).float()
+        return rms_norm(hidden[step.output_rows], self.norm, self.config.rms_norm_eps)
+
+    def logits(self, hidden: torch.Tensor, token_ids: torch.Tensor | None = None) -> torch.Tensor:
+        """Float32 [num_rows, vocab] of final hidden states [num_rows, hidden]; with `token_ids` only those columns."""
+        head = self.head if token_ids is None else self.head[token_ids]
+        return F.linear(hidden, head).float()
 
     def _attention(
         self,

@@ -14,6 +14,7 @@ from core_engine.llm.messages import Snapshot
 from core_engine.llm.runner import Runner
 from core_engine.llm.scheduler import Scheduler, StepPlan
 from core_engine.llm.sequence import Sequence
+from core_engine.llm.step_result import StepResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,7 @@ class Engine:
     def abort(self, sequence: Sequence) -> None:
         """End a sequence now; a finished one is left alone."""
         self.scheduler.abort(sequence)
-        self.runner.sampler.forget(sequence.id)
+        self.runner.forget(sequence.id)
 
     @property
     def has_work(self) -> bool:
@@ -77,11 +78,11 @@ class Engine:
         plan = self.scheduler.schedule(start)
         run_start = self.clock()
         try:
-            sampled = self.runner.run(plan, pause) if plan.scheduled else {}
+            result = self.runner.run(plan, pause) if plan.scheduled else StepResult()
         finally:  # a run that fails has used the device as well
             self._charge(plan, run_start - start, self.clock() - run_start - paused_s)
-        self.scheduler.commit(plan, sampled, self.eos_token_ids)
-        return self._events(plan, sampled)
+        self.scheduler.commit(plan, result.tokens, self.eos_token_ids)
+        return self._events(plan, result.tokens)
 
     def snapshot(self, scoring_rows: int = 0) -> Snapshot:
         scheduler = self.scheduler
@@ -125,5 +126,5 @@ class Engine:
                 events.append(SequenceEvent(sequence, (sampled[sequence.id],), sequence.finish_reason, usage))
         for event in events:
             if event.finish_reason is not None:
-                self.runner.sampler.forget(event.sequence.id)
+                self.runner.forget(event.sequence.id)
         return events

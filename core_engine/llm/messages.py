@@ -11,9 +11,18 @@ from typing import TypeAlias
 
 import msgspec
 
-from core_engine.contracts import FinishReason, Path, Pool, SamplingParams, Usage, WireDeadline
+from core_engine.contracts import (
+    FinishReason,
+    Head,
+    Path,
+    Pool,
+    SamplingParams,
+    TokenLogprob,
+    Usage,
+    WireDeadline,
+)
 
-PROTOCOL = 1
+PROTOCOL = 2
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
@@ -32,6 +41,8 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
     predictor: str
     version: int
     path: Path
+    template_tokens: int = 0
+    head: Head | None = None
 
 
 class Score(msgspec.Struct, frozen=True, array_like=True, tag="score"):
@@ -87,6 +98,18 @@ class Delta(msgspec.Struct, frozen=True, array_like=True, tag="delta"):
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
     detail: str | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
+
+
+class HeadDone(msgspec.Struct, frozen=True, array_like=True, tag="head"):
+    """What a `Generate` with a head gave: `contracts.HeadResult`."""
+
+    attempt_id: str
+    values: tuple[float, ...]
+    queue_s: float
+    model_s: float
+    usage: Usage
 
 
 class Scored(msgspec.Struct, frozen=True, array_like=True, tag="scored"):
@@ -110,7 +133,7 @@ class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
     message: str
 
 
-Event: TypeAlias = Delta | Scored | Loaded | Failed
+Event: TypeAlias = Delta | HeadDone | Scored | Loaded | Failed
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, tag="welcome"):

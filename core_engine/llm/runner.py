@@ -10,6 +10,7 @@ from core_engine.llm.decoder import Chunk, Decoder, StepInput
 from core_engine.llm.sampler import Sampler
 from core_engine.llm.scheduler import Scheduled, StepPlan
 from core_engine.llm.sequence import Sequence
+from core_engine.llm.step_result import StepResult
 from kernels.paged_attention import causal_bias, length_bias
 
 
@@ -25,19 +26,28 @@ class Runner:
         # zeros, not empty: a padding slot that held NaN would survive the mask (NaN * 0)
         self.cache = torch.zeros(shape, dtype=decoder.dtype)
 
-    def run(self, plan: StepPlan, between: Callable[[], None]) -> dict[str, int]:
-        """Compute the plan's tokens; the next token of every sequence that samples, by attempt id."""
-        sampling = [item.sequence for item in plan.scheduled if item.samples]
-        logits = self._forward(self.step_input(plan.scheduled), between)
-        if not sampling:
-            return {}
-        tokens = self.sampler.sample(logits, [s.id for s in sampling], [s.request.sampling for s in sampling])
-        return dict(zip((s.id for s in sampling), tokens, strict=True))
-
     @torch.inference_mode()
-    def _forward(self, step: StepInput, between: Callable[[], None]) -> torch.Tensor:
-        """Logits [num_sampling, vocab] of the sequences that sample, in plan order; writes the cache."""
-        return self.decoder.forward(step, self.cache, between)
+    def run(self, plan: StepPlan, between: Callable[[], None]) -> StepResult:
+        """Compute the plan's tokens: what each sequence's rows give, by attempt id."""
+        for source, copy in plan.copies:
+            self._slots_of(copy).copy_(self._slots_of(source))
+        hidden = self.decoder.forward(self.step_input(plan.scheduled), self.cache, between)
+        sampling = [item for item in plan.scheduled if item.samples]
+        result = StepResult()
+        if sampling:
+            logits = self.decoder.logits(hidden)
+            ids = [item.sequence.id for item in sampling]
+            tokens = self.sampler.sample(logits, ids, [item.sequence.request.sampling for item in sampling])
+            result.tokens = dict(zip(ids, tokens, strict=True))
+        return result
+
+    def forget(self, sequence_id: str) -> None:
+        """Let go of what is kept for a sequence that has ended, or has to begin again."""
+        self.sampler.forget(sequence_id)
+
+    def _slots_of(self, block: int) -> torch.Tensor:
+        """A view of one block's slots in all layers, [num_layers, 2, block_size, num_kv_heads, head_dim]."""
+        return self.cache[:, :, block * self.block_size : (block + 1) * self.block_size]
 
     def step_input(self, scheduled: list[Scheduled]) -> StepInput:
         """The step's tensors; decode rows must come first in `scheduled`."""
@@ -45,7 +55,7 @@ class Runner:
         token_ids: list[int] = []
         positions: list[int] = []
         new_slots: list[int] = []
-        logit_rows: list[int] = []
+        output_rows: list[int] = []
         chunks: list[Chunk] = []
         for item in scheduled:
             sequence, start = item.sequence, item.sequence.num_computed_tokens
@@ -58,8 +68,7 @@ class Runner:
             token_ids += sequence.token_ids[start:end]
             positions += range(start, end)
             new_slots += slots[start:]
-            if item.samples:
-                logit_rows.append(len(token_ids) - 1)
+            output_rows += range(len(token_ids) - item.num_outputs, len(token_ids))
         lengths = [s.num_tokens for s in decode]
         longest = max(lengths, default=0)
         padded = [self._slots(s, s.num_tokens) + [0] * (longest - s.num_tokens) for s in decode]
@@ -71,7 +80,7 @@ class Runner:
             decode_slots=torch.tensor(padded, dtype=torch.int64).view(len(decode), longest),
             decode_bias=length_bias(torch.tensor(lengths, dtype=torch.int64), longest, self.decoder.dtype),
             chunks=tuple(chunks),
-            logit_rows=torch.tensor(logit_rows, dtype=torch.int64),
+            output_rows=torch.tensor(output_rows, dtype=torch.int64),
         )
 
     def _slots(self, sequence: Sequence, num_tokens: int) -> list[int]:

@@ -63,6 +63,13 @@ class Scheduled:
     def samples(self) -> bool:
         return self.num_tokens == self.sequence.num_uncomputed_tokens
 
+    @property
+    def num_outputs(self) -> int:
+        """How many of its rows, the last ones, somebody wants the hidden state of."""
+        sequence = self.sequence
+        end = sequence.num_computed_tokens + self.num_tokens
+        return max(0, end - max(sequence.num_computed_tokens, sequence.first_output))
+
 
 @dataclass(slots=True)
 class StepPlan:
@@ -70,6 +77,7 @@ class StepPlan:
 
     scheduled: list[Scheduled] = field(default_factory=list)
     expired: list[Sequence] = field(default_factory=list)
+    copies: list[tuple[int, int]] = field(default_factory=list)  # (block, its copy), to be made before the run
     shape: StepShape = NOTHING
     tokens_left: int = 0
     cap_s: float = math.inf
@@ -156,7 +164,7 @@ class Scheduler:
         """Take a step's results: `sampled` has the next token of every scheduled sequence that samples."""
         for item in plan.scheduled:
             sequence, samples = item.sequence, item.samples
-            sequence.num_computed_tokens += item.num_tokens
+            sequence.advance(item.num_tokens)
             if samples:
                 sequence.append(sampled[sequence.id], eos_token_ids)
             if sequence.finish_reason is not None:

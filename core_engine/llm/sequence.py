@@ -1,45 +1,79 @@
-"""One generation on its way through the engine: its tokens, how far they are computed, and what it has used.
+"""One prompt on its way through the engine: its tokens, how far they are computed, and what it has used.
 
-`num_computed_tokens` chases `num_tokens`: prefill, chunked prefill and decode are the same thing seen at different
-distances. Whoever computes the last known token also samples the next one.
+`num_computed_tokens` chases `num_tokens`: prefill, chunked prefill, decode and recomputing after a pre-emption are the
+same thing seen at different distances. Whoever computes the last known token also samples the next one.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 
-from core_engine.contracts import FinishReason, GenerateRequest, Pool, Usage
+from core_engine.contracts import FinishReason, GenerateRequest, HeadKind, Pooling, Usage
 
 
-@dataclass(slots=True, eq=False)
 class Sequence:
-    request: GenerateRequest
-    arrival_s: float
-    token_ids: list[int] = field(default_factory=list)
-    block_table: list[int] = field(default_factory=list)
-    num_computed_tokens: int = 0
-    finish_reason: FinishReason | None = None
-    last_step: int = -1  # the step that last ran it
-    num_skips: int = 0  # times a later arrival took a seat before it
-    device_s: float = 0.0
-    kv_block_s: float = 0.0
-    largest_batch: int = 0
+    """Mutable; its scheduler owns it. A plain class with slots: hundreds are touched in every step."""
 
-    def __post_init__(self) -> None:
-        self.token_ids = list(self.request.prompt_token_ids)
+    __slots__ = (
+        "arrival_s",
+        "block_hashes",
+        "block_table",
+        "deadline_s",
+        "device_s",
+        "finish_reason",
+        "first_output",
+        "first_scheduled_s",
+        "first_token_s",
+        "id",
+        "is_protected",
+        "kv_block_s",
+        "largest_batch",
+        "last_step",
+        "max_completion_tokens",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "num_published",
+        "num_run_tokens",
+        "num_skips",
+        "num_tokens_once_computed",
+        "pool",
+        "request",
+        "tenant",
+        "token_ids",
+        "wasted_tokens",
+    )
 
-    @property
-    def id(self) -> str:
-        return self.request.attempt_id
-
-    @property
-    def pool(self) -> Pool:
-        return self.request.pool
-
-    @property
-    def num_prompt_tokens(self) -> int:
-        return len(self.request.prompt_token_ids)
+    def __init__(self, request: GenerateRequest, arrival_s: float) -> None:
+        self.request = request
+        self.arrival_s = arrival_s
+        self.id = request.attempt_id
+        self.pool = request.pool
+        self.tenant = request.tenant
+        self.deadline_s = request.deadline.at_s
+        self.token_ids: list[int] = list(request.prompt_token_ids)
+        self.num_prompt_tokens = len(self.token_ids)
+        self.max_completion_tokens = 0 if request.head else request.sampling.max_tokens
+        self.first_output = _first_output(request)  # the first position whose hidden state somebody wants
+        self.num_computed_tokens = 0  # from the first token on, KV in `block_table`
+        self.num_cached_tokens = 0  # of the prompt, found in the prefix cache when it first took a seat
+        self.block_table: list[int] = []
+        self.block_hashes: list[bytes] = []  # of its full blocks, as far as anybody has asked
+        self.num_published = 0  # blocks of the table that are in the prefix cache
+        self.finish_reason: FinishReason | None = None
+        self.first_scheduled_s = math.inf
+        self.first_token_s = math.inf
+        self.last_step = -1  # the step that last ran it
+        self.num_skips = 0  # times a later arrival took a seat before it
+        self.num_preemptions = 0  # times it lost its blocks
+        self.is_protected = False  # certain of the blocks for all its tokens: never a victim again
+        self.num_run_tokens = 0  # tokens that steps have computed for it
+        self.num_tokens_once_computed = 0  # the furthest that it has been
+        self.wasted_tokens = 0  # computed again because they were lost
+        self.device_s = 0.0
+        self.kv_block_s = 0.0
+        self.largest_batch = 0
 
     @property
     def num_tokens(self) -> int:
@@ -47,46 +81,71 @@ class Sequence:
 
     @property
     def num_completion_tokens(self) -> int:
-        return self.num_tokens - self.num_prompt_tokens
+        return len(self.token_ids) - self.num_prompt_tokens
 
     @property
     def num_uncomputed_tokens(self) -> int:
-        return self.num_tokens - self.num_computed_tokens
+        return len(self.token_ids) - self.num_computed_tokens
 
     @property
     def is_decoding(self) -> bool:
-        """Its prompt is computed and exactly one token waits."""
+        """Everything but its newest, sampled token is computed."""
         return self.num_completion_tokens > 0 and self.num_uncomputed_tokens == 1
 
     @property
     def max_tokens(self) -> int:
         """The most tokens that it can ever hold KV for; the last sampled one is never computed."""
-        return self.num_prompt_tokens + self.request.sampling.max_tokens - 1
+        return self.num_prompt_tokens + max(0, self.max_completion_tokens - 1)
 
     @property
-    def deadline_s(self) -> float:
-        return self.request.deadline.at_s
+    def has_started(self) -> bool:
+        """It has had a seat."""
+        return self.last_step >= 0
 
     def urgency(self, max_wait_s: float) -> float:
         """Earliest deadline first; without one, arrival plus the longest wait."""
-        return self.deadline_s if math.isfinite(self.deadline_s) else self.arrival_s + max_wait_s
+        return min(self.deadline_s, self.arrival_s + max_wait_s)
 
     def append(self, token_id: int, eos_token_ids: frozenset[int]) -> None:
         """Take a sampled token and decide whether it is the last."""
         self.token_ids.append(token_id)
-        sampling = self.request.sampling
-        is_eos = token_id in eos_token_ids and not sampling.ignore_eos
-        if is_eos or token_id in sampling.stop_token_ids:
+        self.first_output = len(self.token_ids) - 1
+        sampling, num_completion = self.request.sampling, self.num_completion_tokens
+        if num_completion >= sampling.min_tokens and (
+            (token_id in eos_token_ids and not sampling.ignore_eos) or token_id in sampling.stop_token_ids
+        ):
             self.finish_reason = FinishReason.STOP
-        elif self.num_completion_tokens >= sampling.max_tokens:
+        elif num_completion >= sampling.max_tokens:
             self.finish_reason = FinishReason.LENGTH
 
+    def advance(self, num_tokens: int) -> None:
+        """Take note of `num_tokens` more computed ones; those that had been computed before were wasted."""
+        start = self.num_computed_tokens
+        self.num_computed_tokens = end = start + num_tokens
+        self.num_run_tokens += num_tokens
+        if start < self.num_tokens_once_computed:
+            self.wasted_tokens += min(end, self.num_tokens_once_computed) - start
+        self.num_tokens_once_computed = max(self.num_tokens_once_computed, end)
+
     def usage(self) -> Usage:
+        """What it has used so far. `computed_tokens` counts every token that was run, those run again included."""
         return Usage(
             prompt_tokens=self.num_prompt_tokens,
-            computed_tokens=self.num_computed_tokens,
+            cached_tokens=self.num_cached_tokens,
+            computed_tokens=self.num_run_tokens,
             completion_tokens=self.num_completion_tokens,
+            wasted_tokens=self.wasted_tokens,
             batch_size=self.largest_batch,
             device_s=self.device_s,
             kv_block_s=self.kv_block_s,
         )
+
+
+def _first_output(request: GenerateRequest) -> int:
+    """Position of the first prompt token whose hidden state is wanted; those before it may come from the cache."""
+    head, last = request.head, len(request.prompt_token_ids) - 1
+    if request.sampling.prompt_logprobs is not None and head is None:
+        return 0
+    if head is not None and head.kind is HeadKind.EMBED and head.pooling is Pooling.MEAN:
+        return 0
+    return last

@@ -349,4 +349,6 @@ def _generate_request(message: wire.Generate) -> GenerateRequest:
         message.predictor,
         message.version,
         message.path,
+        message.template_tokens,
+        message.head,
     )

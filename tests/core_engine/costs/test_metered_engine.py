@@ -19,6 +19,7 @@ from core_engine.costs.report import Term
 from core_engine.errors import HeadraceError
 from core_engine.llm.client import EngineClient
 from core_engine.llm.scheduler import StepPlan
+from core_engine.llm.step_result import StepResult
 from tests.core_engine.costs.ledger import reported
 from tests.core_engine.llm.running import Served, running
 from tests.core_engine.llm.tiny import request
@@ -52,7 +53,7 @@ async def mixed_work(client: EngineClient, served: Served) -> None:
         await score(client, rng, 1000)
     run = served.engine.runner.run
 
-    def fail(plan: StepPlan, between: Callable[[], None]) -> dict[str, int]:
+    def fail(plan: StepPlan, between: Callable[[], None]) -> StepResult:
         run(plan, between)
         raise ArithmeticError
 

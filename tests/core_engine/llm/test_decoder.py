@@ -61,13 +61,13 @@ def logits_of(engine: Engine, prompt: list[int]) -> torch.Tensor:
     """Last-position logits after prefilling `prompt` in whatever chunks the engine's budget makes."""
     engine.add(request(prompt, max_tokens=1))
     last: list[torch.Tensor] = []
-    forward = engine.runner.decoder.forward
+    logits = engine.runner.decoder.logits
 
     def noted(*args: Any) -> torch.Tensor:
-        last.append(forward(*args))
+        last.append(logits(*args))
         return last[-1]
 
-    engine.runner.decoder.forward = noted  # type: ignore[method-assign, assignment]
+    engine.runner.decoder.logits = noted  # type: ignore[method-assign, assignment]
     while engine.has_work:
         engine.step()
         check(engine)

@@ -109,7 +109,8 @@ def teacher_forced(engine: Engine, ids: list[int]) -> torch.Tensor:
         step = engine.runner.step_input([Scheduled(sequence, num_tokens, NOTHING)])
         every = torch.arange(num_tokens)
         with torch.inference_mode():
-            wanted = type(step)(**{f: getattr(step, f) for f in step.__slots__} | {"logit_rows": every})
-            rows.append(engine.runner.decoder.forward(wanted, engine.runner.cache))
+            wanted = type(step)(**{f: getattr(step, f) for f in step.__slots__} | {"output_rows": every})
+            decoder = engine.runner.decoder
+            rows.append(decoder.logits(decoder.forward(wanted, engine.runner.cache)))
         sequence.num_computed_tokens += num_tokens
     return torch.cat(rows)

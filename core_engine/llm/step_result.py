@@ -1,0 +1,18 @@
+"""What a step's run gives back, by attempt id. No torch: the engine hands it on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from core_engine.contracts import TokenLogprob
+
+
+@dataclass(slots=True)
+class StepResult:
+    """`tokens`: the next token of every sequence that samples. The others only where they were asked for."""
+
+    tokens: dict[str, int] = field(default_factory=dict)
+    logprobs: dict[str, TokenLogprob] = field(default_factory=dict)
+    prompt_logprobs: dict[str, tuple[TokenLogprob | None, ...]] = field(default_factory=dict)
+    heads: dict[str, tuple[float, ...]] = field(default_factory=dict)  # of every sequence whose head is complete
+    failures: dict[str, str] = field(default_factory=dict)  # sequences that cannot go on, and why; nobody else is hurt
