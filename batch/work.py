@@ -35,9 +35,10 @@ from core_engine.errors import EngineUnavailable, HeadraceError, InvalidRequest,
 from core_engine.llm.client import EngineClient
 from core_engine.llm.text import generate_text
 from core_engine.llm.tokenizer import Tokenizer
+from core_engine.predictors.climb import reason_of
 from core_engine.predictors.declaration import LMGenerate, Objective, Predictor
 from core_engine.predictors.inputs import check_inputs, lookup_key
-from core_engine.predictors.predict import PredictFlow, reason_of
+from core_engine.predictors.predict import PredictFlow
 from core_engine.predictors.prompt import conversation
 
 Now = Callable[[], datetime]

@@ -1,157 +1,107 @@
-"""Calibrates the step-time model on this machine and says how wrong it is on steps that it was not fitted to.
+"""How wrong is the step-time model? On steps that it was not fitted to, and for the online fit on steps as they come.
 
-With HEADRACE_BENCH_WRITE=1 it also writes `core_engine/llm/calibrations`, the coefficients that the engine starts from.
-Real weights, the runner's own forward pass, random tokens and block tables.
+Real weights, the runner's own steps over random shapes (`core_engine/llm/calibration.py`). With HEADRACE_BENCH_WRITE=1
+it also writes `core_engine/llm/calibrations`, the coefficients that engines start from.
 """
 
 from __future__ import annotations
 
-import json
 import os
+import platform
 import random
-import statistics
-import time
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 
-from benchmarks.report import Row, machine, options, publish
-from core_engine.contracts import Deadline, GenerateRequest, SamplingParams
-from core_engine.llm.runner import Runner
-from core_engine.llm.scheduler import Scheduled
-from core_engine.llm.sequence import Sequence
-from core_engine.llm.step_time import CALIBRATIONS, NOTHING, StepShape, StepTime, chunk_shape
+from benchmarks.report import Row, options, publish
+from core_engine.llm.calibration import Errors, Sample, calibrate, errors, measure, store
+from core_engine.llm.step_time import CALIBRATIONS, StepTime, load_calibration
+from core_engine.llm.step_time_fit import StepTimeFit
 from core_engine.settings import EngineSettings
+from headrace.bench import span_of
 from headrace.engine import build_engine
-
-REPEATS = 3
+from headrace.machine import machine
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    shape: StepShape
-    seconds: float
+class Judged:
+    """The calibration made here, and errors on held-out steps of three models."""
+
+    model: StepTime
+    calibrated: Errors  # the calibration, on each step's fastest run
+    single: Errors  # the calibration, on single runs: the machine's noise is in them
+    stored: Errors  # the committed calibration, on single runs
+    online: Errors  # the online fit that started from the committed calibration, on single runs it had not seen
 
 
-def sequence_of(runner: Runner, rng: random.Random, context: int, new: int, *, is_decode: bool) -> Scheduled:
-    """A sequence with `context` computed tokens in random blocks and `new` tokens to compute."""
-    total = context + new
-    prompt = total - 1 if is_decode else total
-    ids = tuple(rng.randrange(1000, 40_000) for _ in range(total))
-    asked = GenerateRequest(f"s{rng.random()}", ids[:prompt], SamplingParams(), Deadline.never())
-    sequence = Sequence(asked, 0.0)
-    sequence.token_ids = list(ids)
-    sequence.num_computed_tokens = context
-    num_blocks = runner.cache.shape[2] // runner.block_size
-    sequence.block_table = rng.sample(range(1, num_blocks), -(-total // runner.block_size))
-    return Scheduled(sequence, new, chunk_shape(context, new, is_decode=is_decode))
+def stream(samples: list[Sample]) -> list[tuple[Sample, float]]:
+    """Single runs in about the order in which they were made."""
+    return [(sample, sample.seconds[index]) for index in range(len(samples[0].seconds)) for sample in samples]
 
 
-def random_step(runner: Runner, rng: random.Random) -> list[Scheduled]:
-    """Decode rows, or a prefill chunk, or both, over the range that the scheduler makes."""
-    kind = rng.choice(["decode", "decode", "prefill", "mixed"])
-    step: list[Scheduled] = []
-    if kind != "prefill":
-        longest = int(2 ** rng.uniform(4, 10))
-        num_rows = rng.choice([1, 1, 2, 4, 8, 16, 28])
-        step += [sequence_of(runner, rng, rng.randint(8, longest), 1, is_decode=True) for _ in range(num_rows)]
-    if kind != "decode":
-        new = int(2 ** rng.uniform(0, 9))
-        step.append(sequence_of(runner, rng, rng.choice([0, 0, int(2 ** rng.uniform(3, 10))]), new, is_decode=False))
-    return step
+def online_errors(start: StepTime, fitted: list[Sample], held_out: list[Sample]) -> Errors:
+    """The fit observes the first run's single steps, then predicts each step of the other before it observes it."""
+    fit = StepTimeFit(start)
+    for sample, seconds in stream(fitted):
+        fit.observe(sample.shape, seconds)
+    predicted, actual = [], []
+    for sample, seconds in stream(held_out):
+        predicted.append(fit.current.predict(sample.shape))
+        actual.append(seconds)
+        fit.observe(sample.shape, seconds)
+    return Errors.of(predicted, actual)
 
 
-def measure(runner: Runner, rng: random.Random, num_samples: int) -> list[Sample]:
-    """Random steps; each is run once untimed (allocator, caches) and then `REPEATS` times, of which the fastest counts.
-
-    The fastest, because a neighbour on the machine can only add time; what it adds is not the device's.
-    """
-    samples = []
-    for _ in range(num_samples):
-        step = random_step(runner, rng)
-        shape = sum((item.shape for item in step), NOTHING)
-        timed(runner, step)
-        samples.append(Sample(shape, min(timed(runner, step) for _ in range(REPEATS))))
-    return samples
-
-
-def timed(runner: Runner, step: list[Scheduled]) -> float:
-    """Seconds of one forward pass, building its tensors included."""
-    start = time.perf_counter()
-    with torch.inference_mode():
-        runner.decoder.logits(runner.decoder.forward(runner.step_input(step), runner.cache))
-    return time.perf_counter() - start
-
-
-def terms(shape: StepShape) -> list[float]:
-    return [1.0, shape.prefill_tokens, shape.decode_rows, shape.decode_context_tokens, shape.attended_pairs]
-
-
-def fit(samples: list[Sample]) -> StepTime:
-    """Non-negative least squares on relative errors (each row divided by its time), by active set.
-
-    Source: Lawson and Hanson, "Solving Least Squares Problems", 1974, chapter 23; five unknowns, so that dropping the
-    most negative one and solving again is enough.
-    """
-    matrix = np.array([terms(s.shape) for s in samples]) / np.array([[s.seconds] for s in samples])
-    active = list(range(5))
-    while True:
-        solved, *_ = np.linalg.lstsq(matrix[:, active], np.ones(len(samples)), rcond=None)
-        if solved.min() >= 0:
-            break
-        active.pop(int(solved.argmin()))
-    values = dict(zip(active, solved.tolist(), strict=True))
-    a, b, c, d, e = (values.get(index, 0.0) for index in range(5))
-    return StepTime(a, b, c, d, e)
-
-
-def errors(model: StepTime, samples: list[Sample]) -> list[float]:
-    return sorted(abs(model.predict(s.shape) - s.seconds) / s.seconds for s in samples)
-
-
-def bench(dtype: str, num_samples: int) -> tuple[Row, StepTime]:
+def judge(dtype: str, num_steps: int) -> Judged:
     engine, _ = build_engine(EngineSettings.model_validate({"dtype": dtype, "kv_cache_bytes": 256 << 20}))
-    rng = random.Random(0)
-    measure(engine.runner, rng, 5)
-    fitted, held_out = measure(engine.runner, rng, num_samples), measure(engine.runner, rng, num_samples // 2)
-    model = fit(fitted)
-    off = errors(model, held_out)
-    row: Row = {
+    rng, span = random.Random(0), span_of(engine)
+    measure(engine.runner, rng, 4, span, passes=1)
+    fitted, held_out = measure(engine.runner, rng, num_steps, span), measure(engine.runner, rng, num_steps // 2, span)
+    model, committed = calibrate(fitted), load_calibration(dtype)
+    singles = [seconds for _, seconds in stream(held_out)]
+
+    def on_singles(each: StepTime) -> Errors:
+        return Errors.of([each.predict(sample.shape) for sample, _ in stream(held_out)], singles)
+
+    online = online_errors(committed, fitted, held_out)
+    return Judged(model, errors(model, held_out), on_singles(model), on_singles(committed), online)
+
+
+def row_of(dtype: str, judged: Judged) -> Row:
+    a, b, c, d, e = judged.model.coefficients
+    return {
         "precision": dtype,
-        "steps fitted / held out": f"{len(fitted)} / {len(held_out)}",
-        "a ms": model.a * 1e3,
-        "b us/token": model.b * 1e6,
-        "c us/row": model.c * 1e6,
-        "d ns/context token": model.d * 1e9,
-        "e ns/pair": model.e * 1e9,
-        "median error": statistics.median(off),
-        "p95 error": off[int(0.95 * len(off))],
+        "a ms": a * 1e3,
+        "b us/token": b * 1e6,
+        "c us/row": c * 1e6,
+        "d ns/context token": d * 1e9,
+        "e ns/pair": e * 1e9,
+        "median error": judged.calibrated.median,
+        "p95 error": judged.calibrated.p95,
+        "single runs": f"{judged.single.median:.3f} / {judged.single.p95:.3f}",
+        "committed": f"{judged.stored.median:.3f} / {judged.stored.p95:.3f}",
+        "online fit": f"{judged.online.median:.3f} / {judged.online.p95:.3f}",
     }
-    return row, model
 
 
 def main() -> None:
     args = options(__doc__ or "")
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    threads = len(os.sched_getaffinity(0))
+    torch.set_num_threads(threads)
+    num_steps = 40 if args.quick else 200
     rows: list[Row] = []
     headline: dict[str, float] = {}
     for dtype in ("bfloat16",) if args.quick else ("bfloat16", "float32"):
-        row, model = bench(dtype, 60 if args.quick else 200)
-        rows.append(row)
-        headline |= {f"{dtype}_median_error": row["median error"], f"{dtype}_p95_error": row["p95 error"]}
+        judged = judge(dtype, num_steps)
+        rows.append(row_of(dtype, judged))
+        for name, each in (("steptime", judged.calibrated), ("online", judged.online)):
+            headline |= {f"{name}_median_error_{dtype}": each.median, f"{name}_p95_error_{dtype}": each.p95}
         if os.environ.get("HEADRACE_BENCH_WRITE"):
-            threads = torch.get_num_threads()
-            stored = dict(zip("abcde", model.coefficients, strict=True))
-            stored |= {"dtype": dtype, "num_threads": threads, "machine": machine()}  # type: ignore[dict-item]
-            path = CALIBRATIONS / f"x86_64_{threads}t_{dtype}.json"
-            path.write_text(json.dumps(stored, indent=1) + "\n")
-    publish(
-        "Step-time model, SmolLM2-135M, error on held-out steps (1-28 decode rows, 1-512 prefill)",
-        rows,
-        headline,
-        args.json,
-    )
+            path = CALIBRATIONS / f"{platform.machine()}_{threads}t_{dtype}.json"
+            store(path, judged.model, judged.calibrated, dtype=dtype, num_threads=threads, machine=machine())
+    overall = {name: headline[f"{name}_bfloat16"] for name in ("steptime_median_error", "steptime_p95_error")}
+    title = f"Step-time model, SmolLM2-135M: {num_steps} random steps fitted, {num_steps // 2} held out; median / p95"
+    publish(title, rows, overall | headline, args.json)
 
 
 if __name__ == "__main__":

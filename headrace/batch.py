@@ -26,7 +26,7 @@ from core_engine.llm.client import EngineClient
 from core_engine.llm.tokenizer import Tokenizer
 from core_engine.metrics import Metrics
 from core_engine.predictors.catalogue import Catalogue
-from core_engine.predictors.declaration import LMGenerate, Predictor, TorchScorer
+from core_engine.predictors.declaration import LMGenerate, LMScore, Predictor, TorchScorer
 from core_engine.predictors.predict import PredictFlow
 from core_engine.predictors.registry import Registry
 from core_engine.predictors.rungs import RungCache
@@ -129,8 +129,11 @@ def resolved(settings: Settings, database: Engine, spec: JobSpec) -> Job:
         UnknownName: no such predictor or alias. InputFileError: the input cannot be read.
     """
     predictor = Registry(database).resolve(spec.predictor, alias=spec.alias)
-    engine, is_text = settings.engine, isinstance(predictor.model, LMGenerate)
-    params = {"model": engine.model_name, "dtype": engine.dtype, "sampling": "greedy"} if is_text else {}
+    model, params = predictor.model, dict[str, str]()
+    if isinstance(model, LMGenerate | LMScore):
+        params = {"model": settings.engine.model_name, "dtype": settings.engine.dtype}
+    if isinstance(model, LMGenerate):
+        params["sampling"] = "greedy"
     return resolve(spec, predictor, params)
 
 
@@ -173,9 +176,11 @@ class BatchDoor:
                 limits=Limits(batch.concurrency, batch.give_up_after_s),
             )
 
+    async def _tokenizer(self) -> Tokenizer:
+        return await in_thread(lambda: Tokenizer.from_path(model_file(self._settings.engine)))
+
     async def _writing(self) -> Work:
-        tokenizer = await in_thread(lambda: Tokenizer.from_gguf(model_file(self._settings.engine)))
-        return Writing(self._client, tokenizer, self._spool, self._predictor, self._engine)
+        return Writing(self._client, await self._tokenizer(), self._spool, self._predictor, self._engine)
 
     async def _scoring(self) -> Work:
         await self._catalogue.refresh()
@@ -187,6 +192,7 @@ class BatchDoor:
             spool=self._spool,
             metrics=self._metrics,
             feature_cap_s=self._settings.batch.feature_cap_ms / 1e3,
+            tokenizer=await self._tokenizer() if isinstance(self._predictor.model, LMScore) else None,
         )
         return Scoring(flow, self._predictor, self._engine)
 

@@ -29,9 +29,17 @@ RESUMABLE = 75  # EX_TEMPFAIL of sysexits.h: the same command goes on where this
 cost = typer.Typer(no_args_is_help=True, help="Load usage facts into the ledger; report what they cost.")
 app.add_typer(cost, name="cost")
 
+bench = typer.Typer(no_args_is_help=True, help="Measure this machine.")
+app.add_typer(bench, name="bench")
+
 
 class Example(enum.StrEnum):
     FLIGHTS = "flights"
+
+
+class Dtype(enum.StrEnum):
+    BFLOAT16 = "bfloat16"
+    FLOAT32 = "float32"
 
 
 @app.callback()
@@ -141,6 +149,73 @@ def show_plan() -> None:
     from headrace.plan import planned, show
 
     show(planned(load_settings()), Console())
+
+
+@app.command()
+def simulate(
+    trace: Annotated[Path | None, typer.Option(help="Interactive requests: a trace with arrival times.")] = None,
+    bulk: Annotated[Path | None, typer.Option(help="A trace that is the bulk pool's backlog.")] = None,
+    calibration: Annotated[Path | None, typer.Option(help="Step time. Default: the one that fits this CPU.")] = None,
+    preset: Annotated[str | None, typer.Option(help="A device instead of a calibration, such as h200-like.")] = None,
+    speed: Annotated[float, typer.Option(help="Arrivals come so many times faster.")] = 1.0,
+    duration: Annotated[float | None, typer.Option(help="Only so many seconds of the trace's own time.")] = None,
+    length_scale: Annotated[float, typer.Option(help="Multiplies prompt and output lengths.")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of the backlog's order; the same seed gives the same report.")] = 0,
+    kv_blocks: Annotated[int | None, typer.Option(help="KV blocks of 16 tokens.", min=2)] = None,
+    seats: Annotated[int | None, typer.Option(help="Most interactive sequences in a step.", min=1)] = None,
+    bulk_seats: Annotated[int | None, typer.Option(help="Most bulk sequences in a step.", min=1)] = None,
+    max_step_tokens: Annotated[int | None, typer.Option(help="Token budget of a step.", min=1)] = None,
+    max_context: Annotated[int | None, typer.Option(help="Context; longer requests are cut.", min=2)] = None,
+    overhead_ms: Annotated[float, typer.Option(help="Added to each step: schedule and commit.", min=0)] = 0.0,
+    known_lengths: Annotated[bool, typer.Option("--known-lengths", help="max_tokens is the true length.")] = False,
+    ttft_factor: Annotated[float, typer.Option(help="SLO, in unloaded TTFTs.", min=1)] = 5.0,
+    tpot_factor: Annotated[float, typer.Option(help="SLO, in unloaded TPOTs.", min=1)] = 2.0,
+    exact: Annotated[bool, typer.Option("--exact", help="Every step by itself; no fast-forward.")] = False,
+    plot: Annotated[Path | None, typer.Option(help="Also draw the run into this file.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Also write the report to this file.")] = None,
+) -> None:
+    """Replay request traces through the scheduler on a virtual clock, and print what would have been."""
+    import math
+
+    from rich.console import Console
+
+    from headrace.simulate import SimulateOptions, run_simulate
+
+    options = SimulateOptions(
+        trace,
+        bulk,
+        calibration=calibration,
+        preset=preset,
+        speed=speed,
+        duration_s=math.inf if duration is None else duration,
+        length_scale=length_scale,
+        seed=seed,
+        kv_blocks=kv_blocks,
+        seats=seats,
+        bulk_seats=bulk_seats,
+        max_step_tokens=max_step_tokens,
+        max_context_tokens=max_context,
+        overhead_ms=overhead_ms,
+        known_lengths=known_lengths,
+        ttft_factor=ttft_factor,
+        tpot_factor=tpot_factor,
+        exact=exact,
+    )
+    run_simulate(options, plot, json, Console())
+
+
+@bench.command("device")
+def bench_this_device(
+    model: Annotated[Path | None, typer.Option(help="Model file or folder. Default: the setting's.")] = None,
+    dtype: Annotated[Dtype | None, typer.Option(help="Default: the setting's.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Default: calibrations/ in the state folder.")] = None,
+    steps: Annotated[int, typer.Option(help="How many steps are fitted; half as many others judge.", min=20)] = 200,
+) -> None:
+    """Measure how long this engine's steps take, and write the calibration that engines start from."""
+    from core_engine.settings import load_settings
+    from headrace.bench import bench_device, of_model
+
+    bench_device(of_model(load_settings(), model, dtype), out, steps, print)
 
 
 @batch.command("run")

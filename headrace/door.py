@@ -109,7 +109,7 @@ class Door:
         self._features = RegisteredFeatureReader(self._database, self._reader)
         predictions = OnlinePredictionReader(self._redis)
         self._rungs = RungCache()
-        tokenizer = Tokenizer.from_gguf(model_file(settings.engine))
+        tokenizer = Tokenizer.from_path(model_file(settings.engine))
         metrics = Metrics()
         self._spool = Spool(settings.spool_dir, "door", metrics)
         flow = PredictFlow(
@@ -120,6 +120,7 @@ class Door:
             metrics=metrics,
             feature_cap_s=settings.features.cap_ms / 1e3,
             predictions=predictions,
+            tokenizer=tokenizer,
         )
         self.services = Services(
             http=settings.http,

@@ -15,17 +15,24 @@ from sqlalchemy.exc import SQLAlchemyError
 from core_engine.costs.meter import ReplicaMeter
 from core_engine.costs.spool import Spool
 from core_engine.errors import ConfigurationError, ModelFileError
+from core_engine.llm.batch_invariant import BatchInvariantDecoder
 from core_engine.llm.block_pool import BlockPool
 from core_engine.llm.decoder import Decoder
 from core_engine.llm.engine import Engine
-from core_engine.llm.gguf_reader import default_model_path, field, open_gguf
-from core_engine.llm.gguf_weights import read_config, read_weights
+from core_engine.llm.gguf_reader import default_model_path
+from core_engine.llm.grammar import Grammars
+from core_engine.llm.limits import PoolLimits, SchedulerLimits
 from core_engine.llm.model_config import ModelConfig
+from core_engine.llm.model_files import load_model
+from core_engine.llm.pacing import Objective
+from core_engine.llm.prefix_hash import PrefixHasher
 from core_engine.llm.runner import Runner
-from core_engine.llm.scheduler import PoolLimits, Scheduler, SchedulerLimits
+from core_engine.llm.scheduler import Scheduler
 from core_engine.llm.scorers import ScorerHost
 from core_engine.llm.server import EngineInfo, EngineServer
 from core_engine.llm.step_time import load_calibration
+from core_engine.llm.tokenizer import Tokenizer
+from core_engine.llm.weights_epoch import weights_epoch
 from core_engine.metrics import Metrics
 from core_engine.predictors.declaration import TorchScorer
 from core_engine.predictors.registry import Registry
@@ -38,7 +45,7 @@ log = structlog.get_logger()
 
 
 def run_engine(settings: Settings) -> None:
-    """Serve one engine at `settings.engine.endpoint` until SIGTERM or SIGINT.
+    """Serve one engine at `settings.engine.endpoint` until SIGTERM or SIGINT, then drain it; a second one ends it.
 
     Raises:
         ConfigurationError: a model file that cannot be loaded, or an endpoint that cannot be bound.
@@ -53,7 +60,7 @@ def run_engine(settings: Settings) -> None:
     server = EngineServer(engine, scorers, info, endpoint, load_scorer, meter)
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
-        server.stop()
+        server.drain()
 
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
@@ -69,9 +76,9 @@ def build_engine(settings: EngineSettings) -> tuple[Engine, EngineInfo]:
     """The engine of `settings`, its weights loaded and its KV cache allocated."""
     path = settings.model_path or default_model_path()
     dtype = getattr(torch, settings.dtype)
-    reader = open_gguf(path)
-    config = read_config(reader, path)
-    decoder = Decoder(config, read_weights(reader, config, dtype, path))
+    model = load_model(path, dtype)
+    config, eos = model.config, model.eos_token_ids
+    decoder = (BatchInvariantDecoder if settings.deterministic else Decoder)(config, model.weights)
     num_blocks = _num_blocks(settings, config, dtype.itemsize)
     context_tokens = min(settings.max_context_tokens, config.max_positions)
     blocks = BlockPool(num_blocks, settings.block_size)
@@ -81,11 +88,26 @@ def build_engine(settings: EngineSettings) -> tuple[Engine, EngineInfo]:
         max_context_tokens=context_tokens,
         max_step_tokens=settings.max_step_tokens,
         max_step_s=settings.max_step_ms / 1e3,
+        objective=Objective(settings.max_ttft_slowdown, settings.max_tpot_slowdown),
+        tenant_weights=settings.tenant_weights,
     )
     step_time = load_calibration(settings.dtype, settings.calibration)
-    eos = frozenset({int(field(reader, "tokenizer.ggml.eos_token_id", path))})
-    engine = Engine(Scheduler(limits, blocks, step_time), Runner(decoder, num_blocks, settings.block_size), eos)
-    info = EngineInfo(settings.model_name, context_tokens, config.vocab_size, settings.dtype, settings.heartbeat_s)
+    grammars = Grammars(lambda: Tokenizer.from_path(path), config.vocab_size, eos)
+    grammars.submit("{}")  # the first schema loads the vocabulary: 0.9 s, in which others may be held up for 0.25 s
+    runner = Runner(decoder, num_blocks, settings.block_size, eos_token_ids=eos, grammars=grammars)
+    hasher = _hasher(settings, path, config) if settings.prefix_cache else None
+    engine = Engine(Scheduler(limits, blocks, step_time, hasher, grammars.is_ready), runner, eos)
+    info = EngineInfo(
+        settings.model_name,
+        context_tokens,
+        config.vocab_size,
+        settings.dtype,
+        settings.heartbeat_s,
+        settings.lease_s,
+        settings.drain_s,
+        settings.replica,
+        settings.restarts.model_dump(),
+    )
     return engine, info
 
 
@@ -109,14 +131,13 @@ def load_registered(database_url: str, scorers: ScorerHost) -> None:
             log.error("scorer_not_loaded", scorer=predictor.id, error=str(error))
 
 
+def _hasher(settings: EngineSettings, path: Path, config: ModelConfig) -> PrefixHasher:
+    fixed_positions = config.rope.original_positions if config.rope.type == "dynamic" else None
+    return PrefixHasher(settings.block_size, weights_epoch(path, settings.dtype), fixed_positions=fixed_positions)
+
+
 def _limits(settings: PoolSettings) -> PoolLimits:
-    return PoolLimits(
-        settings.min_seats,
-        settings.max_seats,
-        settings.max_kv_share,
-        settings.max_queued,
-        settings.max_queued_tokens,
-    )
+    return PoolLimits(**settings.model_dump())
 
 
 def _num_blocks(settings: EngineSettings, config: ModelConfig, bytes_per_element: int) -> int:

@@ -31,7 +31,7 @@ from core_engine.settings import PREFIX, TEST_PREFIX, KafkaSettings, Settings
 from headrace import wheels
 from headrace.runtime import check_free, free_port, socket_folder, sole_use
 
-SILENCE_FACTOR = 5  # a client gives an engine up after `lost_after_s`; killing it asks for more certainty
+SILENCE_FACTOR = 2  # a client gives an engine up after `lost_after_s`; killing it asks for more certainty
 POLL_S = 0.05
 JOIN_S = 30.0
 
@@ -132,7 +132,15 @@ class LocalStack:
 
     def _engine(self, heartbeats: HeartbeatListener) -> ChildSpec:
         argv = (sys.executable, "-m", "headrace", "engine")
-        return ChildSpec("engine", argv, as_environment(self.settings), heartbeats.ready, pulse=heartbeats.pulse)
+        return ChildSpec(
+            "engine",
+            argv,
+            as_environment(self.settings),
+            heartbeats.ready,
+            stop_timeout_s=self.settings.engine.drain_s + 5.0,
+            pulse=heartbeats.pulse,
+            restarts_prefix=f"{PREFIX}ENGINE__RESTARTS__",
+        )
 
     def _door(self) -> ChildSpec:
         argv = (sys.executable, "-m", "headrace", "door")

@@ -20,9 +20,10 @@ from sqlalchemy.orm import Session
 from core_engine.costs.spool import Spool
 from core_engine.errors import ConfigurationError, EngineUnavailable
 from core_engine.llm.client import EngineClient
+from core_engine.llm.tokenizer import Tokenizer
 from core_engine.metrics import Metrics
 from core_engine.predictors.catalogue import Catalogue
-from core_engine.predictors.declaration import TorchScorer
+from core_engine.predictors.declaration import LMGenerate, LMScore
 from core_engine.predictors.predict import PredictFlow
 from core_engine.predictors.registry import Registry
 from core_engine.predictors.rungs import RungCache
@@ -40,6 +41,7 @@ from headrace.door import REFRESH_S, spawn, stop
 from headrace.logs import configure_logging
 from headrace.migrations import upgrade
 from headrace.upkeep import RegisteredFeatureReader, ScorerKeeper, repeat, warm_rungs
+from headrace.wheels import model_file
 from streaming.dead_letters import DeadLetters, dead_letter_topic
 from streaming.kafka_transport import KafkaTransport
 from streaming.report import StreamReport
@@ -105,7 +107,8 @@ async def _worker(settings: Settings, options: StreamOptions, exits: AsyncExitSt
     catalogue = Catalogue(Registry(database), REFRESH_S)
     await catalogue.start()
     exits.push_async_callback(catalogue.close)
-    if not isinstance(catalogue.resolve(options.predictor).model, TorchScorer):
+    model = catalogue.resolve(options.predictor).model
+    if isinstance(model, LMGenerate):
         raise ConfigurationError(f"predictor {options.predictor} generates text; a stream needs one that scores")
     group, letters = options.group or f"headrace-{options.predictor}", options.letters
     transport = KafkaTransport(settings.kafka, options.topic, group, (options.output_topic, letters))
@@ -147,6 +150,7 @@ async def _worker(settings: Settings, options: StreamOptions, exits: AsyncExitSt
             metrics=metrics,
             feature_cap_s=FEATURE_CAP_S,
             predictions=OnlinePredictionReader(redis),
+            tokenizer=await asyncio.to_thread(_tokenizer, settings) if isinstance(model, LMScore) else None,
         ),
         predictor=lambda: catalogue.resolve(options.predictor),
         windows=WindowEffects(WindowStore(redis, views, settings.features.retention_s), options.topic, metrics),
@@ -172,3 +176,7 @@ def _views(database: Engine) -> list[FeatureView]:
     """The newest version of each registered view."""
     with Session(database) as session:
         return list({view.name: view for view in load_views(session)}.values())
+
+
+def _tokenizer(settings: Settings) -> Tokenizer:
+    return Tokenizer.from_path(model_file(settings.engine))

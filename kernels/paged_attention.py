@@ -57,9 +57,16 @@ def prefill_attention(
     return out.permute(2, 0, 1, 3).reshape(num_tokens, num_heads, head_dim)
 
 
-def causal_bias(num_tokens: int, context: int, dtype: torch.dtype) -> torch.Tensor:
-    """[num_tokens, context]: 0 where a chunk's token may look, -inf where not; the chunk is the context's end."""
-    allowed = torch.ones(num_tokens, context, dtype=torch.bool).tril(context - num_tokens)
+def causal_bias(num_tokens: int, context: int, dtype: torch.dtype, window: int | None = None) -> torch.Tensor:
+    """[num_tokens, context]: 0 where a chunk's token may look, -inf where not; the chunk is the context's end.
+
+    With a `window` a token sees that many tokens at most, itself included.
+
+    Source: Jiang et al., "Mistral 7B", 2023, section 2 (sliding window).
+    """
+    allowed = torch.ones(num_tokens, context, dtype=torch.bool).tril_(context - num_tokens)
+    if window is not None:
+        allowed.triu_(context - num_tokens - window + 1)
     return torch.zeros(num_tokens, context, dtype=dtype).masked_fill_(~allowed, float("-inf"))
 
 

@@ -10,6 +10,7 @@ from starlette.exceptions import HTTPException
 
 from core_engine.errors import HeadraceError
 from online import chat, health, metrics, models, predict, predictions
+from online.engine_metrics import EngineCollector
 from online.problems import on_headrace_error, on_http_exception
 from online.request_context import RequestLayer
 from online.services import Services
@@ -25,6 +26,7 @@ def create_app(services: Services, lifespan: Callable[[], AbstractAsyncContextMa
 
     app = FastAPI(title="Headrace", version="1", lifespan=run, docs_url=None, redoc_url=None)
     app.state.services = services
+    services.metrics.registry.register(EngineCollector(services.client))
     for routes in (predict, predictions, models, chat, health, metrics):
         app.include_router(routes.router)
     app.add_exception_handler(HeadraceError, on_headrace_error)

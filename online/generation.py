@@ -8,18 +8,20 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from core_engine.contracts import FinishReason, Path, ReadCost, Reason, Rung, Usage
+from core_engine.contracts import FinishReason, Monotonic, Path, ReadCost, Reason, Rung, Usage
 from core_engine.costs.facts import CallerFact
 from core_engine.errors import DeadlineExceeded, EngineRefused, EngineUnavailable, HeadraceError
 from core_engine.llm.text import TextDelta, generate_text
 from core_engine.metrics import Metrics
-from core_engine.predictors.predict import reason_of
+from core_engine.predictors.climb import reason_of
 from online.chat_request import ChatCall
 from online.request_context import RequestContext
 from online.services import Services
+
+ANSWERED = (FinishReason.STOP, FinishReason.LENGTH)
 
 
 @dataclass(slots=True)
@@ -30,32 +32,54 @@ class Meter:
     model: str
     pool: str
     arrived_s: float
-    last_s: float | None = None
+    clock: Monotonic = time.monotonic
+    first_s: float | None = None
+    last_s: float = 0.0
     num_tokens: int = 0
     outcome: FinishReason = FinishReason.ABORT
     reason: Reason | None = None
-    usage: Usage = field(default_factory=Usage)
+    usage: Usage | None = None
 
     def saw(self, delta: TextDelta) -> None:
-        now = time.monotonic()
         if delta.num_tokens:
-            if self.last_s is None:
-                self.metrics.time_to_first_token.labels(self.model, self.pool).observe(now - self.arrived_s)
-            else:
-                gap_s = (now - self.last_s) / delta.num_tokens
-                for _ in range(delta.num_tokens):
-                    self.metrics.inter_token_latency.labels(self.model, self.pool).observe(gap_s)
-            self.last_s, self.num_tokens = now, self.num_tokens + delta.num_tokens
+            self._saw_tokens(delta.num_tokens, self.clock())
+        if delta.usage is not None:
+            self.usage = delta.usage
         if delta.finish_reason is not None:
-            self.outcome, self.usage = delta.finish_reason, delta.usage or Usage()
+            self.outcome = delta.finish_reason
+
+    def _saw_tokens(self, num_tokens: int, now: float) -> None:
+        metrics, labels = self.metrics, (self.model, self.pool)
+        if self.first_s is None:
+            self.first_s = now
+            metrics.time_to_first_token.labels(*labels).observe(now - self.arrived_s)
+        else:
+            gap_s = (now - self.last_s) / num_tokens
+            for _ in range(num_tokens):
+                metrics.inter_token_latency.labels(*labels).observe(gap_s)
+        self.last_s, self.num_tokens = now, self.num_tokens + num_tokens
 
     def close(self, num_prompt: int) -> None:
         """Count the generation, however it ended."""
-        labels = (self.model, self.pool)
-        self.metrics.e2e_latency.labels(*labels).observe(time.monotonic() - self.arrived_s)
-        self.metrics.generations.labels(*labels, self.outcome).inc()
-        self.metrics.tokens.labels(*labels, "prompt").inc(num_prompt)
-        self.metrics.tokens.labels(*labels, "completion").inc(self.num_tokens)
+        metrics, labels = self.metrics, (self.model, self.pool)
+        metrics.e2e_latency.labels(*labels).observe(self.clock() - self.arrived_s)
+        metrics.generations.labels(*labels, self.outcome, self.reason or "").inc()
+        metrics.tokens.labels(*labels, "prompt").inc(num_prompt)
+        metrics.tokens.labels(*labels, "completion").inc(self.num_tokens)
+        if self.first_s is not None and self.num_tokens > 1:
+            tpot_s = (self.last_s - self.first_s) / (self.num_tokens - 1)
+            metrics.time_per_output_token.labels(*labels).observe(tpot_s)
+        if self.usage is not None:
+            self._close_usage(self.usage)
+
+    def _close_usage(self, usage: Usage) -> None:
+        """What only the engine knows, of a generation that had its first token."""
+        metrics, labels = self.metrics, (self.model, self.pool)
+        metrics.tokens.labels(*labels, "cached").inc(usage.cached_tokens)
+        metrics.queue_time.labels(*labels).observe(usage.queue_s)
+        metrics.prefill_time.labels(*labels).observe(usage.prefill_s)
+        if usage.decode_s > 0:  # else it was ended by its caller, and the engine has not told
+            metrics.decode_time.labels(*labels).observe(usage.decode_s)
 
 
 async def generation(call: ChatCall, services: Services, context: RequestContext) -> AsyncGenerator[TextDelta, None]:
@@ -89,7 +113,7 @@ async def generation(call: ChatCall, services: Services, context: RequestContext
 
 
 def _fact(call: ChatCall, meter: Meter, context: RequestContext) -> CallerFact:
-    is_answered = meter.outcome in (FinishReason.STOP, FinishReason.LENGTH)
+    is_answered = meter.outcome in ANSWERED
     request = call.request
     return CallerFact(
         attempt_id=request.attempt_id,

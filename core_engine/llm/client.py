@@ -2,29 +2,43 @@
 
 Liveness is heartbeats and, where the transport tells, the connection itself. When an engine is lost, everything that
 was in it fails at once with `EngineUnavailable`. The caller's own timer is authoritative: at a request's deadline the
-call ends, whatever the engine does.
+call ends, whatever the engine does. Meanwhile the client renews its lease: an engine that hears nothing of it ends
+what it has there.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import AsyncGenerator
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 import zmq
 import zmq.asyncio
 from zmq.utils.monitor import recv_monitor_message
 
-from core_engine import errors
-from core_engine.contracts import Deadline, FinishReason, GenerateRequest, ScoreRequest, ScoreResult, TokenDelta
-from core_engine.errors import DeadlineExceeded, EngineUnavailable, HeadraceError, InvalidRequest
+from core_engine.contracts import (
+    Deadline,
+    GenerateRequest,
+    HeadResult,
+    Pool,
+    ScoreRequest,
+    ScoreResult,
+    TokenDelta,
+)
+from core_engine.errors import DeadlineExceeded, EngineRefused, EngineUnavailable, HeadraceError, InvalidRequest
 from core_engine.llm import messages as wire
+from core_engine.llm.admission import Unseen
+from core_engine.llm.totals import EngineTotals
+from core_engine.llm.translation import error_of, generate_message, score_message
 
 T = TypeVar("T")
+Asked: TypeAlias = wire.Generate | wire.Score | wire.LoadScorer | wire.LoadHead  # each is answered under its attempt id
 TICKS = 10  # of silence, each a tenth of `lost_after_s`
+RENEWALS = 10  # of the lease, in the time that it lasts
 LOAD_S = 30.0  # how long loading a scorer may take
 EVENTS = zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 
@@ -50,12 +64,25 @@ class EngineClient:
         self._heartbeats = msgspec.msgpack.Decoder(wire.Heartbeat)
         self._changed = asyncio.Condition()
         self.welcome: wire.Welcome | None = None
+        self.last_welcome: wire.Welcome | None = None  # the same, kept when the engine is lost
         self.snapshot: wire.Snapshot | None = None
+        self.totals = EngineTotals()
+        self.refused = dict.fromkeys(Pool, 0)  # by this client at once: the engine could not have been in time
+        self._unseen = Unseen()
 
     @property
     def available(self) -> bool:
+        """Whether new work may be sent: the engine is there and does not drain."""
+        return self._is_there and not self._is_draining
+
+    @property
+    def _is_there(self) -> bool:
         """Heartbeats arrive and the engine has said what it is."""
         return self._silent_ticks < TICKS and self._connected and self.welcome is not None
+
+    @property
+    def _is_draining(self) -> bool:
+        return self.snapshot is not None and self.snapshot.is_draining
 
     async def start(self) -> None:
         """Connect. Returns at once: whether an engine is there is told by `available`."""
@@ -71,7 +98,8 @@ class EngineClient:
         self._monitor = self._dealer.get_monitor_socket(EVENTS)
         self._dealer.connect(self._endpoint)
         self._subscriber.connect(self._endpoint + ".hb")
-        loops = (self._read_frames(), self._read_heartbeats(), self._watch_connection(), self._watch_silence())
+        watching = (self._watch_connection(), self._watch_silence())
+        loops = (self._read_frames(), self._read_heartbeats(), self._renew_lease(), *watching)
         self._tasks = [asyncio.create_task(loop) for loop in loops]
         for task in self._tasks:
             task.add_done_callback(self._loop_ended)
@@ -100,31 +128,17 @@ class EngineClient:
 
         Raises:
             EngineUnavailable: no engine, or it was lost with the request in it.
-            EngineRefused: its queue is full. DeadlineExceeded: the deadline came first.
-            InvalidRequest: the engine cannot run this request as it is.
+            EngineRefused: its queue is full, or it is predicted not to finish in time (see `admission`).
+            DeadlineExceeded: the deadline came first. InvalidRequest: the engine cannot run this request as it is.
         """
-        message = wire.Generate(
-            request.attempt_id,
-            request.prompt_token_ids,
-            request.sampling,
-            request.deadline.to_wire(),
-            request.pool,
-            request.tenant,
-            request.predictor,
-            request.version,
-            request.path,
-            request.template_tokens,
-            request.head,
-        )
+        self._admit(request)
         self._open(request.attempt_id)
         ended = False
         try:
-            await self._send(message)
+            await self._send(generate_message(request))
             while not ended:
                 event = await self._next(request.attempt_id, request.deadline, wire.Delta)
                 ended = event.finish_reason is not None
-                if event.finish_reason is FinishReason.DEADLINE:
-                    raise DeadlineExceeded("the engine dropped the request at its deadline")
                 yield TokenDelta(
                     event.token_ids,
                     event.finish_reason,
@@ -138,18 +152,20 @@ class EngineClient:
 
     async def score(self, request: ScoreRequest) -> ScoreResult:
         """Scores of `request.num_rows` rows by a scorer held by the engine; raises what `generate` raises."""
-        message = wire.Score(
-            request.attempt_id,
-            request.scorer,
-            request.features,
-            request.num_rows,
-            request.deadline.to_wire(),
-            request.pool,
-            request.tenant,
-            request.path,
-        )
-        event = await self._call(message, request.deadline, wire.Scored)
+        event = await self._call(score_message(request), request.deadline, wire.Scored)
         return ScoreResult(event.scores, event.queue_s, event.model_s, event.usage)
+
+    async def head(self, request: GenerateRequest) -> HeadResult:
+        """What `request.head` gives of its prompt; raises what `generate` raises, `UnknownName` for a head not held."""
+        assert request.head is not None, "a request without a head is for `generate`"
+        self._admit(request)
+        event = await self._call(generate_message(request), request.deadline, wire.HeadDone)
+        return HeadResult(event.values, event.queue_s, event.model_s, event.usage)
+
+    async def load_head(self, head: str, path: str, sha256: str) -> None:
+        """Have the engine hold a linear head for `classify`; as `load_scorer` does a scorer."""
+        message = wire.LoadHead(f"load-{head}-{time.monotonic_ns()}", head, path, sha256)
+        await self._call(message, Deadline.after(LOAD_S), wire.Loaded)
 
     async def load_scorer(self, scorer: str, path: str, sha256: str) -> None:
         """Have the engine load a scorer from a file on its host; one that it holds already is left as it is.
@@ -162,7 +178,7 @@ class EngineClient:
 
     # -- one attempt
 
-    async def _call(self, message: wire.Score | wire.LoadScorer, deadline: Deadline, kind: type[T]) -> T:
+    async def _call(self, message: Asked, deadline: Deadline, kind: type[T]) -> T:
         self._open(message.attempt_id)
         ended = False
         try:
@@ -173,14 +189,26 @@ class EngineClient:
         finally:
             self._close_attempt(message.attempt_id, abort=not ended)
 
+    def _admit(self, request: GenerateRequest) -> None:
+        """Refuse at once what cannot be in time; keep what is sent in mind until a snapshot shows it."""
+        if self.snapshot is None or not self.available:
+            return  # `_open` says why
+        try:
+            self._unseen.admit(request, self.snapshot, time.monotonic_ns())
+        except EngineRefused:
+            self.refused[request.pool] += 1
+            raise
+
     def _open(self, attempt_id: str) -> None:
-        if not self.available:
+        if not self._is_there:
             raise EngineUnavailable(f"no engine answers at {self._endpoint}{self._failure}")
+        if self._is_draining:
+            raise EngineUnavailable(f"the engine at {self._endpoint} is draining")
         if attempt_id in self._inbox:
             raise InvalidRequest("an attempt with this id is in flight", field="attempt_id", value=attempt_id)
         self._inbox[attempt_id] = asyncio.Queue()
 
-    async def _send(self, message: wire.Generate | wire.Score | wire.LoadScorer) -> None:
+    async def _send(self, message: Asked) -> None:
         try:
             await self._dealer.send(self._encoder.encode(message), zmq.NOBLOCK)
         except zmq.Again:
@@ -195,14 +223,14 @@ class EngineClient:
         if isinstance(event, HeadraceError):
             raise event
         if isinstance(event, wire.Failed):
-            raise _error(event)
+            raise error_of(event)
         assert isinstance(event, kind), f"the engine answered {attempt_id} with {type(event).__name__}"
         return event
 
     def _close_attempt(self, attempt_id: str, *, abort: bool) -> None:
         """Forget an attempt; one that the engine may still be working on is aborted there."""
         del self._inbox[attempt_id]
-        if abort and self.available:
+        if abort and self._is_there:
             sent = asyncio.ensure_future(self._dealer.send(self._encoder.encode(wire.Abort(attempt_id)), zmq.NOBLOCK))
             # its result does not matter: an engine that cannot be told finds out by the vanished client
             sent.add_done_callback(lambda done: done.cancelled() or done.exception())
@@ -215,7 +243,8 @@ class EngineClient:
             if isinstance(message, wire.Welcome):
                 await self._welcomed(message)
                 continue
-            self.snapshot = message.snapshot
+            if self.welcome is not None:  # else: the last words of an engine that is gone
+                self._see(message.snapshot)
             for event in message.events:
                 inbox = self._inbox.get(event.attempt_id)
                 if inbox is not None:  # else: closed by its caller, and aborted
@@ -225,20 +254,36 @@ class EngineClient:
         while True:
             heartbeat = self._heartbeats.decode(await self._subscriber.recv())
             self._silent_ticks = 0
-            self.snapshot = heartbeat.snapshot
             if heartbeat.incarnation != self._incarnation:
                 self._lose("the engine was restarted")
                 self._incarnation = heartbeat.incarnation
+            self._see(heartbeat.snapshot)
             if self.welcome is None:
                 with contextlib.suppress(zmq.Again):  # not connected yet: the next heartbeat asks again
                     await self._dealer.send(self._encoder.encode(wire.Hello()), zmq.NOBLOCK)
+
+    def _see(self, snapshot: wire.Snapshot) -> None:
+        self.snapshot = snapshot
+        self._unseen.see(snapshot)
+        self.totals.see(self._incarnation, snapshot)
+
+    async def _renew_lease(self) -> None:
+        renewal = self._encoder.encode(wire.Renew())
+        while True:
+            async with self._changed:
+                await self._changed.wait_for(lambda: self.welcome is not None)
+            lease_s = self.welcome.lease_s if self.welcome else math.inf
+            await asyncio.sleep(min(lease_s / RENEWALS, self._lost_after_s))
+            if self._is_there:
+                with contextlib.suppress(zmq.Again):
+                    await self._dealer.send(renewal, zmq.NOBLOCK)
 
     async def _welcomed(self, welcome: wire.Welcome) -> None:
         if welcome.protocol != wire.PROTOCOL:
             self._failure = f": it speaks protocol {welcome.protocol}, this client {wire.PROTOCOL}"
             return
         async with self._changed:
-            self._incarnation, self.welcome = welcome.incarnation, welcome
+            self._incarnation, self.welcome, self.last_welcome = welcome.incarnation, welcome, welcome
             self._changed.notify_all()
 
     async def _watch_connection(self) -> None:
@@ -266,14 +311,6 @@ class EngineClient:
 
     def _lose(self, reason: str) -> None:
         self.welcome = None
+        self._unseen.clear()
         for inbox in self._inbox.values():
             inbox.put_nowait(EngineUnavailable(reason))
-
-
-def _error(failed: wire.Failed) -> HeadraceError:
-    kinds = {kind.code: kind for kind in _tree(HeadraceError)}
-    return kinds.get(failed.code, errors.HeadraceError)(failed.message)
-
-
-def _tree(root: type[HeadraceError]) -> list[type[HeadraceError]]:
-    return [root, *(kind for child in root.__subclasses__() for kind in _tree(child))]

@@ -1,27 +1,34 @@
-"""The Llama-family decoder: RMSNorm, RoPE, grouped-query attention over the paged cache, SwiGLU, tied or own head.
+"""The Llama family's decoder: RMSNorm, RoPE, grouped-query attention over the paged cache, SwiGLU, tied or own head.
 
-Plain functions of kernels over stacked weights; no module state beyond them. What a step looks like (which rows are
-decode, which are chunks, where their KV lies) comes in as an argument, `StepInput`, built by `runner`.
+One code for Llama, SmolLM2, Mistral, Qwen2 and Qwen3: a bias or a norm that a model lacks is None. Plain functions of
+kernels over stacked weights; no module state beyond them. What a step looks like (which rows are decode, which are
+chunks, where their KV lies) comes in as an argument, `StepInput`, built by `runner`; a sliding window is in its slots
+and masks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch.nn import functional as F
 
 from core_engine.llm.model_config import ModelConfig
+from core_engine.llm.rope_scaling import dynamic_frequencies, scaled_frequencies
 from kernels.paged_attention import decode_attention, prefill_attention, write_kv
 from kernels.rms_norm import rms_norm
-from kernels.rope import rope, rope_table
+from kernels.rope import rope, rotations
 from kernels.silu_mul import silu_mul
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """One prefill chunk: its rows in the step, [start, end), the slots of its whole context, and its causal bias."""
+    """One prefill chunk: its rows in the step, [start, end), and what they may see.
+
+    `slots` hold the tokens up to the chunk's last, from the first one that anybody in it sees.
+    """
 
     start: int
     end: int
@@ -41,16 +48,27 @@ class StepInput:
     decode_bias: torch.Tensor  # [num_decode, 1, 1, max_context]
     chunks: tuple[Chunk, ...]
     output_rows: torch.Tensor  # [num_outputs], rows whose hidden state is wanted
+    rope_lengths: torch.Tensor | None = None  # [num_tokens], of dynamic RoPE: see `rope_scaling`
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
     attn_norm: torch.Tensor  # [hidden]
     qkv: torch.Tensor  # [(num_heads + 2 * num_kv_heads) * head_dim, hidden]
+    qkv_bias: torch.Tensor | None  # [(num_heads + 2 * num_kv_heads) * head_dim]
+    qk_norm: torch.Tensor | None  # [num_heads + num_kv_heads, head_dim]
     attn_out: torch.Tensor  # [hidden, num_heads * head_dim]
     ffn_norm: torch.Tensor  # [hidden]
     gate_up: torch.Tensor  # [2 * intermediate, hidden]
     down: torch.Tensor  # [hidden, intermediate]
+
+
+class Projected(NamedTuple):
+    """Of a step's rows, queries and keys turned to their positions."""
+
+    query: torch.Tensor  # [num_tokens, num_heads, head_dim]
+    key: torch.Tensor  # [num_tokens, num_kv_heads, head_dim]
+    value: torch.Tensor  # [num_tokens, num_kv_heads, head_dim]
 
 
 def _nothing() -> None:
@@ -61,12 +79,16 @@ class Decoder:
     """Weights of one model, and `forward` over one step. Holds no cache and knows no sequence."""
 
     def __init__(self, config: ModelConfig, weights: dict[str, torch.Tensor]) -> None:
+        """`weights` are those of `expected_shapes`, all of one dtype; they are taken out of the dictionary."""
         self.config = config
         self.embedding = weights["token_embd.weight"]
         self.head = weights.get("output.weight", self.embedding)
         self.norm = weights["output_norm.weight"]
-        self.layers = [_layer(weights, index) for index in range(config.num_layers)]
-        self.cos, self.sin = rope_table(config.head_dim, config.max_positions, config.rope_theta)
+        self.layers = [_layer(config, weights, index) for index in range(config.num_layers)]
+        inverse = scaled_frequencies(config)
+        if config.has_rope_factors:
+            inverse = inverse / weights["rope_freqs.weight"].float()
+        self.cos, self.sin = rotations(torch.arange(config.max_positions), inverse, config.rope.attention_factor)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -79,55 +101,82 @@ class Decoder:
         each layer: what cannot wait for a whole step is done there.
         """
         hidden = F.embedding(step.token_ids, self.embedding)
-        cos, sin = self.cos[step.positions], self.sin[step.positions]
-        for index, layer in enumerate(self.layers):
-            normed = rms_norm(hidden, layer.attn_norm, self.config.rms_norm_eps)
-            hidden = hidden + self._attention(layer, normed, step, cos, sin, cache[index])
-            normed = rms_norm(hidden, layer.ffn_norm, self.config.rms_norm_eps)
-            hidden = hidden + F.linear(silu_mul(F.linear(normed, layer.gate_up)), layer.down)
+        cos, sin = self.rotations(step)
+        for layer, (keys, values) in zip(self.layers, cache, strict=True):
+            rows = self.project(layer, hidden, cos, sin)
+            write_kv(keys, rows.key, step.new_slots)
+            write_kv(values, rows.value, step.new_slots)
+            attended = self.attend(rows.query, keys, values, step)
+            hidden = self.finish(layer, hidden, attended)
             between()
-        return rms_norm(hidden[step.output_rows], self.norm, self.config.rms_norm_eps)
+        return self.normed(hidden[step.output_rows])
 
     def logits(self, hidden: torch.Tensor, token_ids: torch.Tensor | None = None) -> torch.Tensor:
         """Float32 [num_rows, vocab] of final hidden states [num_rows, hidden]; with `token_ids` only those columns."""
         head = self.head if token_ids is None else self.head[token_ids]
         return F.linear(hidden, head).float()
 
-    def _attention(
-        self,
-        layer: Layer,
-        hidden: torch.Tensor,
-        step: StepInput,
-        cos: torch.Tensor,
-        sin: torch.Tensor,
-        cache: torch.Tensor,
-    ) -> torch.Tensor:
-        heads, kv_heads, dim = self.config.num_heads, self.config.num_kv_heads, self.config.head_dim
-        qkv = F.linear(hidden, layer.qkv).view(-1, heads + 2 * kv_heads, dim)
-        # queries and keys turn together: one call instead of two
-        rotated = rope(qkv[:, : heads + kv_heads], cos, sin)
-        query, key, value = rotated[:, :heads], rotated[:, heads:], qkv[:, heads + kv_heads :]
-        write_kv(cache[0], key, step.new_slots)
-        write_kv(cache[1], value, step.new_slots)
+    def rotations(self, step: StepInput) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosines and sines of the step's tokens, each [num_tokens, head_dim / 2] in the weights' dtype."""
+        if step.rope_lengths is None:
+            cos, sin = self.cos[step.positions], self.sin[step.positions]
+        else:
+            cos, sin = rotations(step.positions, dynamic_frequencies(self.config, step.rope_lengths))
+        return cos.to(self.dtype), sin.to(self.dtype)
+
+    def project(self, layer: Layer, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> Projected:
+        heads, kv_heads = self.config.num_heads, self.config.num_kv_heads
+        normed = rms_norm(hidden, layer.attn_norm, self.config.rms_norm_eps)
+        qkv = F.linear(normed, layer.qkv, layer.qkv_bias).view(len(hidden), heads + 2 * kv_heads, -1)
+        # queries and keys are normed and turn together: one call instead of two
+        query_key = qkv[:, : heads + kv_heads]
+        if layer.qk_norm is not None:
+            query_key = rms_norm(query_key, layer.qk_norm, self.config.rms_norm_eps)
+        rotated = rope(query_key, cos, sin)
+        return Projected(rotated[:, :heads], rotated[:, heads:], qkv[:, heads + kv_heads :])
+
+    def attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: StepInput) -> torch.Tensor:
+        """[num_tokens, num_heads, head_dim]; `keys` and `values` are one layer's cache, the step's own in it."""
         out = torch.empty_like(query, memory_format=torch.contiguous_format)
         if step.num_decode:
             rows = query[: step.num_decode].contiguous()
-            out[: step.num_decode] = decode_attention(rows, cache[0], cache[1], step.decode_slots, step.decode_bias)
+            out[: step.num_decode] = decode_attention(rows, keys, values, step.decode_slots, step.decode_bias)
         for chunk in step.chunks:
             rows = query[chunk.start : chunk.end].contiguous()
-            out[chunk.start : chunk.end] = prefill_attention(rows, cache[0], cache[1], chunk.slots, chunk.bias)
-        return F.linear(out.view(-1, heads * dim), layer.attn_out)
+            out[chunk.start : chunk.end] = prefill_attention(rows, keys, values, chunk.slots, chunk.bias)
+        return out
+
+    def finish(self, layer: Layer, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        """What leaves the layer, [num_tokens, hidden]: attention's output and the gated MLP, each added to the rest."""
+        hidden = hidden + F.linear(attended.flatten(1), layer.attn_out)
+        normed = rms_norm(hidden, layer.ffn_norm, self.config.rms_norm_eps)
+        return hidden + F.linear(self.activate(F.linear(normed, layer.gate_up)), layer.down)
+
+    def activate(self, gate_up: torch.Tensor) -> torch.Tensor:
+        return silu_mul(gate_up)
+
+    def normed(self, hidden: torch.Tensor) -> torch.Tensor:
+        return rms_norm(hidden, self.norm, self.config.rms_norm_eps)
 
 
-def _layer(weights: dict[str, torch.Tensor], index: int) -> Layer:
+def _layer(config: ModelConfig, weights: dict[str, torch.Tensor], index: int) -> Layer:
     def get(name: str) -> torch.Tensor:
-        return weights.pop(f"blk.{index}.{name}.weight")
+        return weights.pop(f"blk.{index}.{name}")
+
+    def stacked(*names: str) -> torch.Tensor:
+        return torch.cat([get(name) for name in names])
+
+    def qk_norm() -> torch.Tensor:
+        query, key = get("attn_q_norm.weight"), get("attn_k_norm.weight")
+        return torch.cat((query.expand(config.num_heads, -1), key.expand(config.num_kv_heads, -1)))
 
     return Layer(
-        attn_norm=get("attn_norm"),
-        qkv=torch.cat((get("attn_q"), get("attn_k"), get("attn_v"))),
-        attn_out=get("attn_output"),
-        ffn_norm=get("ffn_norm"),
-        gate_up=torch.cat((get("ffn_gate"), get("ffn_up"))),
-        down=get("ffn_down"),
+        attn_norm=get("attn_norm.weight"),
+        qkv=stacked("attn_q.weight", "attn_k.weight", "attn_v.weight"),
+        qkv_bias=stacked("attn_q.bias", "attn_k.bias", "attn_v.bias") if config.qkv_bias else None,
+        qk_norm=qk_norm() if config.qk_norm else None,
+        attn_out=get("attn_output.weight"),
+        ffn_norm=get("ffn_norm.weight"),
+        gate_up=stacked("ffn_gate.weight", "ffn_up.weight"),
+        down=get("ffn_down.weight"),
     )

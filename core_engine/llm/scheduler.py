@@ -1,97 +1,75 @@
 """Which tokens of which sequences run in the next step. Pure Python: no tensor, no socket, no clock of its own.
 
-Order: interactive decode > interactive prefill > bulk. A step is bounded by a token budget and, while a predictor with
-a deadline is served, by `max_step_ms` through the step-time model (never below the device's shortest step). Bulk that
-waited too long is lifted to its floor of seats, never above. Nothing past its deadline is ever put into a step.
+Order: interactive decode > interactive prefill > bulk. A step is bounded by a token budget, by what its sequences can
+spare of their objective (`pacing`), and, while a predictor with a deadline is served, by `max_step_s`, never below the
+device's shortest step. Seats and blocks: `seating`. Nothing past its deadline is ever put into a step.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from core_engine.contracts import Deadline, FinishReason, GenerateRequest, Pool
 from core_engine.errors import EngineRefused, InvalidRequest
 from core_engine.llm.block_pool import BlockPool
-from core_engine.llm.messages import PoolLoad
+from core_engine.llm.expiry import Expiry
+from core_engine.llm.limits import PoolLimits, SchedulerLimits
+from core_engine.llm.messages import Counters, PoolLoad
+from core_engine.llm.pacing import (
+    RecentPrompts,
+    decode_room_s,
+    first_token_due_s,
+    prefill_share,
+    prefill_spare_s,
+)
+from core_engine.llm.prefix_hash import PrefixHasher
+from core_engine.llm.seating import Seating
 from core_engine.llm.sequence import Sequence
-from core_engine.llm.step_time import NOTHING, StepShape, StepTime, chunk_shape
+from core_engine.llm.step_plan import Scheduled, StepPlan
+from core_engine.llm.step_time import StepTime
+from core_engine.llm.waiting_queue import COMPLETION_WEIGHT
+
+__all__ = ["PoolLimits", "Scheduled", "Scheduler", "SchedulerLimits", "StepPlan"]
 
 MAX_WAIT_S = {Pool.INTERACTIVE: 10.0, Pool.BULK: 3600.0}  # urgency of a sequence without a deadline
 GUARD_S = 1.0  # how long after the last guarded request the step cap stays
 GUARDED_BUDGET_S = 1.0  # a budget above this survives any step that the token budget allows
-BULK_AGE_S = 0.5  # bulk that has not run for so long is lifted to its floor
+QUIET_S = 10.0  # how long after the last interactive sequence bulk still leaves room for the next
+AIM = 0.97  # of the largest slow-down: aiming at all of it misses it half of the time
+# What bulk may use of what requests can spare; chosen by simulation (docs/performance.md), flat around these values:
+PACE_SHARE = 0.2  # of the slow-down that decode rows may have
+SLACK_SHARE = 0.1  # in one step, of the time that prompts can still wait
+NEXT_SHARE = 0.05  # of the time that a rather short prompt, if one came now, could wait
+MAX_PACED = 64  # with more interactive sequences waiting than this, prompts go first and bulk gets nothing
 MAX_SKIP_AHEAD = 8  # sequences tried behind one that does not fit
 MAX_SKIPS = 64  # times one may be overtaken before it blocks the queue
 
 
-@dataclass(frozen=True, slots=True)
-class PoolLimits:
-    min_seats: int
-    max_seats: int
-    max_kv_share: float
-    max_queued: int
-    max_queued_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerLimits:
-    interactive: PoolLimits
-    bulk: PoolLimits
-    max_context_tokens: int
-    max_step_tokens: int
-    max_step_s: float
-
-    @property
-    def max_seats(self) -> int:
-        return max(self.interactive.max_seats, self.bulk.max_seats)
-
-    def of(self, pool: Pool) -> PoolLimits:
-        return self.interactive if pool is Pool.INTERACTIVE else self.bulk
-
-
-@dataclass(frozen=True, slots=True)
-class Scheduled:
-    """`num_tokens` of a sequence from its first uncomputed one on; `samples` if they reach its last known token."""
-
-    sequence: Sequence
-    num_tokens: int
-    shape: StepShape
-
-    @property
-    def samples(self) -> bool:
-        return self.num_tokens == self.sequence.num_uncomputed_tokens
-
-    @property
-    def num_outputs(self) -> int:
-        """How many of its rows, the last ones, somebody wants the hidden state of."""
-        sequence = self.sequence
-        end = sequence.num_computed_tokens + self.num_tokens
-        return max(0, end - max(sequence.num_computed_tokens, sequence.first_output))
-
-
-@dataclass(slots=True)
-class StepPlan:
-    """What runs in one step, decode rows first, and what expired before it."""
-
-    scheduled: list[Scheduled] = field(default_factory=list)
-    expired: list[Sequence] = field(default_factory=list)
-    copies: list[tuple[int, int]] = field(default_factory=list)  # (block, its copy), to be made before the run
-    shape: StepShape = NOTHING
-    tokens_left: int = 0
-    cap_s: float = math.inf
-
-
 class Scheduler:
-    def __init__(self, limits: SchedulerLimits, blocks: BlockPool, step_time: StepTime) -> None:
+    """`hasher` None switches the prefix cache off. `is_ready` holds back a sequence whose grammar is still compiled."""
+
+    def __init__(
+        self,
+        limits: SchedulerLimits,
+        blocks: BlockPool,
+        step_time: StepTime,
+        hasher: PrefixHasher | None = None,
+        is_ready: Callable[[Sequence], bool] = lambda _: True,
+    ) -> None:
         self.limits = limits
         self.blocks = blocks
         self.step_time = step_time
-        self.waiting: dict[Pool, list[Sequence]] = {pool: [] for pool in Pool}
-        self.running: dict[Pool, list[Sequence]] = {pool: [] for pool in Pool}
+        self.seating = Seating(limits, blocks, hasher)
+        self.waiting, self.running = self.seating.waiting, self.seating.running
+        self.counters: dict[Pool, Counters] = self.seating.counters
         self.num_steps = 0
+        self._is_ready = is_ready
+        self._expiry = Expiry()
+        self._recent = RecentPrompts()
         self._guard_until_s = -math.inf
+        self._interactive_until_s = -math.inf
         self._bulk_ran_s = -math.inf
 
     # -- what comes in and goes out
@@ -101,180 +79,354 @@ class Scheduler:
 
         Raises:
             InvalidRequest: an empty prompt, or one that can never fit the context or the KV cache.
-            EngineRefused: the pool's queue is at its bound, or the deadline has passed.
+            EngineRefused: the pool's queue is at its bound, or the deadline cannot be met even alone.
         """
         sequence = Sequence(request, now)
         self._check_fits(sequence)
-        limits, load = self.limits.of(request.pool), self.load(request.pool)
-        if load.waiting >= limits.max_queued:
-            raise EngineRefused(f"the {request.pool} queue is full: {load.waiting} requests wait")
-        if load.waiting_tokens + sequence.num_prompt_tokens > limits.max_queued_tokens:
-            raise EngineRefused(f"the {request.pool} queue is full: {load.waiting_tokens} prompt tokens wait")
-        if sequence.deadline_s <= now:
-            raise EngineRefused("the deadline passed before the request reached the engine")
-        self.waiting[request.pool].append(sequence)
+        self._check_admission(sequence, now)
+        pool = sequence.pool
+        if pool is Pool.BULK and not self._has(pool):
+            self._bulk_ran_s = now  # it is not starved before it has waited
+        self._rank(sequence)
+        self.seating.join(sequence)
+        self._expiry.watch(sequence, self.limits.of(pool).max_queue_s)
+        self.counters[pool].admitted += 1
+        self.counters[pool].prompt_tokens += sequence.num_prompt_tokens
         return sequence
 
-    def abort(self, sequence: Sequence) -> None:
+    def abort(self, sequence: Sequence, reason: FinishReason = FinishReason.ABORT) -> None:
         """End a sequence wherever it is; one that has already finished is left as it is."""
         if sequence.finish_reason is None:
-            self._finish(sequence, FinishReason.ABORT)
+            self._finish(sequence, reason)
 
     def guard(self, pool: Pool, deadline: Deadline, now: float) -> None:
         """Hold the step cap for a while if this request's budget is one that a long step would break."""
         if pool is Pool.INTERACTIVE and deadline.at_s - now <= GUARDED_BUDGET_S:
             self._guard_until_s = now + GUARD_S
 
-    def load(self, pool: Pool) -> PoolLoad:
-        waiting = self.waiting[pool]
-        return PoolLoad(len(waiting), sum(s.num_prompt_tokens for s in waiting), len(self.running[pool]))
-
     def sequences(self) -> Iterator[Sequence]:
+        """Everything that has not ended."""
         for pool in Pool:
             yield from self.running[pool]
             yield from self.waiting[pool]
 
+    def load(self, pool: Pool, now: float = 0.0) -> PoolLoad:
+        """What admission, routing and metrics need to know of a pool."""
+        return self.seating.load(pool, now)
+
+    def cap_in_force_s(self, now: float) -> float:
+        """The step cap that a request with a deadline holds; infinite without one."""
+        return self._cap_s(now)
+
     @property
     def has_work(self) -> bool:
-        return any(self.running.values()) or any(self.waiting.values())
+        return any(map(len, self.running.values())) or any(map(len, self.waiting.values()))
+
+    def next_expiry_s(self) -> float:
+        """The next instant at which something that has not ended may have to; infinite if there is none."""
+        return self._expiry.next_s()
 
     # -- one step
 
     def schedule(self, now: float) -> StepPlan:
         """The plan of the next step at `now`: sequences get seats and blocks here, tokens are computed elsewhere."""
-        plan = StepPlan(tokens_left=self.limits.max_step_tokens, cap_s=self._cap_s(now))
+        plan = StepPlan(self.step_time, self.limits.max_step_tokens, self._cap_s(now), now)
         self._expire(plan, now)
-        interactive, bulk = self.running[Pool.INTERACTIVE], self.running[Pool.BULK]
-        if bulk and now - self._bulk_ran_s > BULK_AGE_S:
-            self._run(plan, bulk, limit=self.limits.bulk.min_seats)
-        self._run(plan, [s for s in interactive if s.is_decoding])
-        self._run(plan, [s for s in interactive if not s.is_decoding])
-        self._admit(plan, Pool.INTERACTIVE)
-        self._run(plan, bulk)
-        self._admit(plan, Pool.BULK)
-        if any(item.sequence.pool is Pool.BULK for item in plan.scheduled):
-            self._bulk_ran_s = now
-        plan.scheduled.sort(key=lambda item: not item.sequence.is_decoding)  # stable: decode rows first
-        for item in plan.scheduled:
+        self._fill(plan, now)
+        while plan.is_empty and self.seating.break_deadlock(plan, self.step_time):
+            self._fill(plan, now)
+        for item in plan.decodes:
             item.sequence.last_step = self.num_steps
-        self.num_steps += 1
+        for item in plan.chunks:
+            item.sequence.last_step = self.num_steps
+            item.sequence.first_scheduled_s = min(item.sequence.first_scheduled_s, now)
+        if not plan.is_empty:
+            self.num_steps += 1
         return plan
 
-    def commit(self, plan: StepPlan, sampled: dict[str, int], eos_token_ids: frozenset[int]) -> None:
-        """Take a step's results: `sampled` has the next token of every scheduled sequence that samples."""
+    def commit(self, plan: StepPlan, tokens: dict[str, int], eos_token_ids: frozenset[int], now: float = 0.0) -> None:
+        """Take a step's results: `tokens` has the next token of every scheduled sequence that samples.
+
+        A sequence with a head ends with the last token of its prompt. Blocks that are full now can be found by others.
+        """
         for item in plan.scheduled:
-            sequence, samples = item.sequence, item.samples
-            sequence.advance(item.num_tokens)
-            if samples:
-                sequence.append(sampled[sequence.id], eos_token_ids)
-            if sequence.finish_reason is not None:
-                self._leave(sequence)
+            sequence, num_tokens = item.sequence, item.num_tokens
+            if sequence.finish_reason is not None:  # ended while the step ran
+                continue
+            samples = num_tokens == len(sequence.token_ids) - sequence.num_computed_tokens
+            wasted = sequence.wasted_tokens
+            sequence.advance(num_tokens)
+            counters = self.counters[sequence.pool]
+            counters.computed_tokens += num_tokens
+            counters.wasted_tokens += sequence.wasted_tokens - wasted
+            self.seating.prefixes.publish(sequence)
+            if samples and sequence.request.head is not None:
+                self._finish(sequence, FinishReason.STOP)
+            elif samples:
+                reason = sequence.append(tokens[sequence.id], eos_token_ids)
+                counters.generation_tokens += 1
+                if sequence.first_token_s == math.inf:
+                    sequence.first_token_s = now
+                if reason is not None:
+                    self._finish(sequence, reason)
+            weight = COMPLETION_WEIGHT if num_tokens == 1 else 1.0
+            self.waiting[sequence.pool].charge(sequence.tenant, num_tokens * weight)
+        for pool, share in self.seating.prefill_shares.items():
+            share.observe(now, sum(item.cost_s for item in plan.chunks if item.sequence.pool is pool))
 
     # -- the parts of schedule
+
+    def _fill(self, plan: StepPlan, now: float) -> None:
+        interactive, bulk = self.limits.interactive, self.limits.bulk
+        if now - self._bulk_ran_s > bulk.max_starve_s and self._has(Pool.BULK):
+            self._lift_bulk(plan, now)
+        if self._has(Pool.INTERACTIVE):
+            self._interactive_until_s = now + QUIET_S
+        decoding, prefilling = self._split(Pool.INTERACTIVE)
+        self._decode(plan, decoding)
+        room_s = self._prompt_room_s(plan, decoding, prefilling, now)
+        self._prefill(plan, prefilling, Pool.INTERACTIVE, room_s, interactive.max_step_tokens)
+        if self._has(Pool.BULK):
+            before = plan.tokens_left
+            self._bulk(plan, self.bulk_room_s(plan, now), bulk.max_step_tokens)
+            if plan.tokens_left < before:
+                self._bulk_ran_s = now
+
+    def bulk_room_s(self, plan: StepPlan, now: float) -> float:
+        """Seconds that the step, with bulk in it, may take at most: what nobody interactive would miss."""
+        objective = self.limits.objective
+        if now >= self._interactive_until_s:
+            return math.inf
+        decoding, prefilling = self._split(Pool.INTERACTIVE)
+        prompts = self._prompts(prefilling)
+        if prompts is None:
+            return 0.0
+        paced = replace(objective, tpot=1 + PACE_SHARE * (objective.tpot - 1))
+        room = decode_room_s(decoding, now, paced, self.step_time)
+        spare = prefill_spare_s(prompts, now, self.step_time, self.limits.max_step_tokens)
+        # whoever comes during the step waits for its end
+        longer_s = min(SLACK_SHARE * spare, NEXT_SHARE * (objective.ttft - 1) * self._recent.typical_s)
+        return min(room, max(self.step_time.shortest(), self.step_time.a + plan.variable_s + longer_s))
+
+    def _prompt_room_s(self, plan: StepPlan, decoding: list[Sequence], prefilling: list[Sequence], now: float) -> float:
+        """Seconds that the step, with interactive prompts in it, may take beside interactive decode rows.
+
+        What those can spare; or else as much that prompts get the part of the time that they need, at least half.
+        """
+        prompts = self._prompts(prefilling)
+        if not decoding or prompts is None:
+            return math.inf
+        aim = replace(self.limits.objective, tpot=max(1.0, AIM * self.limits.objective.tpot))
+        share = prefill_share(prompts, now, self.step_time, self.limits.max_step_tokens)
+        if share >= 1:
+            return math.inf
+        needed_s = plan.predicted_s * max(aim.tpot, 1 / (1 - share))
+        return max(decode_room_s(decoding, now, aim, self.step_time), needed_s)
+
+    def _prompts(self, prefilling: list[Sequence]) -> list[Sequence] | None:
+        """All interactive prompts by the instants at which they are due; None if there are too many to think about."""
+        waiting = self.waiting[Pool.INTERACTIVE]
+        if len(waiting) > MAX_PACED:
+            return None
+        return sorted([*prefilling, *waiting], key=lambda s: s.due_s)
+
+    def _lift_bulk(self, plan: StepPlan, now: float) -> None:
+        """A starved pool's floor: some seats, some tokens, before everybody else."""
+        limits = self.limits.bulk
+        running = sorted(self.running[Pool.BULK], key=lambda s: s.last_step)[: limits.min_seats]
+        tokens = plan.tokens_left - limits.min_step_tokens
+        self._decode(plan, [s for s in running if s.is_decoding])
+        for sequence in running:
+            if not sequence.is_decoding:
+                self._chunk(plan, sequence, min(plan.tokens_left - tokens, plan.tokens_left), math.inf)
+        if not running:
+            self._admit(plan, Pool.BULK, math.inf, limits.min_step_tokens, most=limits.min_seats)
+        plan.lifted = True
+        if not plan.is_empty:
+            self._bulk_ran_s = now
+
+    def _bulk(self, plan: StepPlan, room_s: float, max_tokens: int) -> None:
+        decoding, prefilling = self._split(Pool.BULK)
+        decoding = [s for s in decoding if s.id not in plan.ids]
+        start = plan.tokens_left
+        self._decode(plan, sorted(decoding, key=lambda s: s.last_step), room_s, max_tokens)
+        self._prefill(plan, prefilling, Pool.BULK, room_s, max_tokens - (start - plan.tokens_left))
+
+    def _decode(
+        self, plan: StepPlan, sequences: list[Sequence], room_s: float = math.inf, max_tokens: int = 1 << 30
+    ) -> None:
+        """One row for each sequence, as far as the step goes; those that ran longest ago first where it ends early."""
+        cap_s = min(plan.cap_s, room_s)
+        if cap_s < math.inf:
+            sequences = sorted(sequences, key=lambda s: s.last_step)
+        room_s = cap_s - plan.step_time.a - plan.variable_s
+        self.seating.make_room(sequences, plan, self.step_time)
+        c, d, size = plan.step_time.c, plan.step_time.d, self.blocks.block_size
+        for sequence in sequences[: min(plan.tokens_left, max_tokens)]:
+            num_tokens = len(sequence.token_ids)
+            cost_s = c + d * num_tokens
+            room_s -= cost_s
+            if room_s < 0 and not plan.is_empty:
+                return
+            if not sequence.has_seat:  # it has just been pre-empted
+                continue
+            if num_tokens <= len(sequence.block_table) * size or self.seating.grow(sequence, num_tokens):
+                plan.add_decode(sequence, cost_s)
+
+    def _prefill(self, plan: StepPlan, prefilling: list[Sequence], pool: Pool, room_s: float, max_tokens: int) -> None:
+        """Prompts in seats and prompts that get one, by the instants at which their first tokens are due."""
+        floor = plan.tokens_left - max_tokens
+        running = sorted(prefilling, key=lambda s: s.urgent_s)
+        if len(self.waiting[pool]) and self.seating.may_seat(pool):
+            self._admit(plan, pool, room_s, max_tokens, running=running)
+        for sequence in running:
+            if sequence.id not in plan.ids or plan.lifted:
+                self._chunk(plan, sequence, plan.tokens_left - max(0, floor), room_s)
+
+    def _admit(
+        self,
+        plan: StepPlan,
+        pool: Pool,
+        room_s: float,
+        max_tokens: int,
+        *,
+        running: list[Sequence] | None = None,
+        most: int = 1 << 30,
+    ) -> None:
+        """Give seats to waiting sequences in their order, skipping a bounded number that do not fit.
+
+        Prompts in seats (`running`) that are due before the next waiting one go first.
+        """
+        floor, queue, skipped = plan.tokens_left - max_tokens, list(running or ()), list[Sequence]()
+        for sequence in self.waiting[pool].candidates():
+            while queue and queue[0].urgent_s <= sequence.urgent_s:
+                self._chunk(plan, queue.pop(0), plan.tokens_left - max(0, floor), room_s)
+            if plan.tokens_left <= max(0, floor) or not most or len(skipped) > MAX_SKIP_AHEAD:
+                return
+            if self._is_hopeless(sequence, plan.now):
+                self._expire_one(plan, sequence, FinishReason.DEADLINE)
+                continue
+            if not self._is_ready(sequence) or self.seating.prefixes.awaits(sequence):
+                continue
+            if not self._may_start(plan, sequence, room_s) or not self.seating.find_seat(pool, plan):
+                return
+            if not self.seating.find_blocks(sequence, plan, self.step_time):
+                if sequence.num_skips >= MAX_SKIPS:
+                    return
+                skipped.append(sequence)
+                continue
+            self.seating.seat(sequence, plan)
+            most -= 1
+            for other in skipped:
+                other.num_skips += 1
+            if sequence.is_decoding:
+                self._decode(plan, [sequence], room_s)
+            else:
+                self._chunk(plan, sequence, plan.tokens_left - max(0, floor), room_s)
+
+    def _may_start(self, plan: StepPlan, sequence: Sequence, room_s: float) -> bool:
+        """At least one token of it fits into the step, so that it does not take a seat for nothing."""
+        room_s = min(plan.cap_s, room_s) - plan.step_time.a - plan.variable_s
+        return plan.is_empty or plan.step_time.chunk_cost(0, 1) <= room_s
+
+    def _chunk(self, plan: StepPlan, sequence: Sequence, max_tokens: int, room_s: float) -> None:
+        """Put the largest chunk of a prompt into the plan, or more of it, that tokens, seconds and blocks allow."""
+        if not sequence.has_seat:  # it has just been pre-empted
+            return
+        begun = next((item for item in plan.chunks if item.sequence is sequence), None) if plan.lifted else None
+        start = sequence.num_computed_tokens + (begun.num_tokens if begun else 0)
+        wanted = min(sequence.num_tokens, self.seating.most_tokens(sequence)) - start
+        wanted = min(wanted, max_tokens, plan.tokens_left)
+        room_s = min(plan.cap_s, room_s) - plan.step_time.a - plan.variable_s
+        num_tokens = plan.step_time.largest_chunk(start, room_s, max(0, wanted))
+        if wanted > 0 and plan.is_empty:
+            num_tokens = max(1, num_tokens)  # the first one in a step always fits
+        if num_tokens > 0 and self.seating.grow(sequence, start + num_tokens):
+            if begun:
+                plan.extend(begun, num_tokens)
+            else:
+                plan.add_chunk(sequence, num_tokens)
+
+    def _split(self, pool: Pool) -> tuple[list[Sequence], list[Sequence]]:
+        """The pool's sequences in seats: those that decode, and those whose prompt is not computed yet."""
+        decoding: list[Sequence] = []
+        prefilling: list[Sequence] = []
+        for sequence in self.running[pool]:
+            num_tokens = len(sequence.token_ids)
+            is_decoding = num_tokens - sequence.num_computed_tokens == 1 and num_tokens > sequence.num_prompt_tokens
+            (decoding if is_decoding else prefilling).append(sequence)
+        return decoding, prefilling
+
+    def _has(self, pool: Pool) -> bool:
+        return bool(self.running[pool]) or len(self.waiting[pool]) > 0
 
     def _cap_s(self, now: float) -> float:
         if now >= self._guard_until_s:
             return math.inf
         return max(self.limits.max_step_s, self.step_time.shortest())
 
+    # -- urgency, admission, ends
+
+    def _rank(self, sequence: Sequence) -> None:
+        """When its first token is due, and how urgent it is: by its deadline, or else by that."""
+        limits, pool = self.limits, sequence.pool
+        sequence.due_s = first_token_due_s(sequence, limits.objective, self.step_time, limits.max_step_tokens)
+        if pool is Pool.INTERACTIVE:
+            self._recent.came((sequence.due_s - sequence.arrival_s) / limits.objective.ttft)
+        if sequence.deadline_s < math.inf:
+            sequence.urgent_s = sequence.deadline_s
+        else:
+            due_s = sequence.due_s if pool is Pool.INTERACTIVE else math.inf
+            sequence.urgent_s = min(due_s, sequence.arrival_s + MAX_WAIT_S[pool])
+
     def _expire(self, plan: StepPlan, now: float) -> None:
-        for sequence in [s for s in self.sequences() if s.deadline_s <= now]:
-            self._finish(sequence, FinishReason.DEADLINE)
-            plan.expired.append(sequence)
+        for sequence, reason in self._expiry.due(now):
+            self._expire_one(plan, sequence, reason)
 
-    def _run(self, plan: StepPlan, sequences: list[Sequence], limit: int | None = None) -> None:
-        """Schedule sequences that have seats, those that ran longest ago first."""
-        taken = {id(item.sequence) for item in plan.scheduled}
-        for sequence in sorted(sequences, key=lambda s: (s.last_step, s.arrival_s))[:limit]:
-            if id(sequence) not in taken:
-                self._schedule(plan, sequence)
+    def _expire_one(self, plan: StepPlan, sequence: Sequence, reason: FinishReason) -> None:
+        self._finish(sequence, reason)
+        plan.expired.append(sequence)
 
-    def _admit(self, plan: StepPlan, pool: Pool) -> None:
-        """Give free seats to waiting sequences, most urgent first, skipping a bounded number that do not fit."""
-        queue = sorted(self.waiting[pool], key=lambda s: s.urgency(MAX_WAIT_S[pool]))
-        skipped: list[Sequence] = []
-        for sequence in queue:
-            if plan.tokens_left <= 0 or not self._has_seat(pool) or len(skipped) > MAX_SKIP_AHEAD:
-                return
-            if not self._has_blocks(sequence):
-                if sequence.num_skips >= MAX_SKIPS:
-                    return
-                skipped.append(sequence)
-                continue
-            if not self._schedule(plan, sequence):
-                return
-            self.waiting[pool].remove(sequence)
-            self.running[pool].append(sequence)
-            for other in skipped:
-                other.num_skips += 1
-
-    def _schedule(self, plan: StepPlan, sequence: Sequence) -> bool:
-        """Put the largest chunk of `sequence` that the step still allows into the plan; False if not even one token."""
-        wanted = min(sequence.num_uncomputed_tokens, plan.tokens_left)
-        num_tokens = self._largest_chunk(plan, sequence, wanted)
-        if not num_tokens:
+    def _is_hopeless(self, sequence: Sequence, now: float) -> bool:
+        """Even alone, and with all that is cached, it would not have its first token before its deadline."""
+        if sequence.deadline_s == math.inf or sequence.num_completion_tokens:
             return False
-        if not sequence.block_table and not sequence.num_computed_tokens:
-            self.blocks.reserve(sequence.id, self.blocks.blocks_for(sequence.max_tokens))
-        self.blocks.grow(sequence.id, sequence.block_table, sequence.num_computed_tokens + num_tokens)
-        shape = _shape(sequence, num_tokens)
-        plan.scheduled.append(Scheduled(sequence, num_tokens, shape))
-        plan.shape = plan.shape + shape
-        plan.tokens_left -= num_tokens
-        return True
+        cached = 0 if sequence.block_table else len(self.seating.prefixes.find(sequence)) * self.blocks.block_size
+        left = sequence.num_uncomputed_tokens - cached
+        return now + self.step_time.unloaded_prefill_s(left, self.limits.max_step_tokens) > sequence.deadline_s
 
-    def _largest_chunk(self, plan: StepPlan, sequence: Sequence, wanted: int) -> int:
-        """The most tokens up to `wanted` that keep the step within its cap. The first one in a step always fits."""
-        if wanted <= 0 or self._fits(plan, sequence, wanted):
-            return max(wanted, 0)
-        low, high = 0, wanted  # low fits, high does not
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self._fits(plan, sequence, middle) else (low, middle)
-        return low or (0 if plan.scheduled else 1)
+    def _check_admission(self, sequence: Sequence, now: float) -> None:
+        pool, queue = sequence.pool, self.waiting[sequence.pool]
+        limits, refused = self.limits.of(pool), self.counters[pool].refused
 
-    def _fits(self, plan: StepPlan, sequence: Sequence, num_tokens: int) -> bool:
-        return self.step_time.predict(plan.shape + _shape(sequence, num_tokens)) <= plan.cap_s
+        def refuse(bound: str, message: str) -> EngineRefused:
+            refused[bound] = refused.get(bound, 0) + 1
+            return EngineRefused(message)
 
-    def _has_seat(self, pool: Pool) -> bool:
-        """Under the pool's ceiling, and not in a seat that the other pool's floor still claims."""
-        other = Pool.BULK if pool is Pool.INTERACTIVE else Pool.INTERACTIVE
-        own, others = len(self.running[pool]), len(self.running[other])
-        claimed = max(others, self.limits.of(other).min_seats)
-        return own < self.limits.of(pool).max_seats and own + claimed < self.limits.max_seats
-
-    def _has_blocks(self, sequence: Sequence) -> bool:
-        needed = self.blocks.blocks_for(sequence.max_tokens)
-        held = sum(self.blocks.blocks_for(s.max_tokens) for s in self.running[sequence.pool])
-        share = self.limits.of(sequence.pool).max_kv_share * self.blocks.total
-        return self.blocks.can_reserve(needed) and held + needed <= share
+        if len(queue) >= limits.max_queued:
+            raise refuse("queue_full", f"the {pool} queue is full: {len(queue)} requests wait")
+        if queue.num_tokens + sequence.num_prompt_tokens > limits.max_queued_tokens:
+            raise refuse("tokens_full", f"the {pool} queue is full: {queue.num_tokens} prompt tokens wait")
+        if sequence.deadline_s <= now:
+            raise refuse("deadline", "the deadline passed before the request reached the engine")
 
     def _check_fits(self, sequence: Sequence) -> None:
         request = sequence.request
         if not request.prompt_token_ids:
             raise InvalidRequest("the prompt has no tokens", field="prompt", value=0, expected="at least 1 token")
-        share = self.limits.of(request.pool).max_kv_share * self.blocks.total
-        most = min(self.limits.max_context_tokens, int(share) * self.blocks.block_size)
+        room = self.seating.ceiling(request.pool) * self.blocks.block_size
+        most = min(self.limits.max_context_tokens, room)
         if sequence.max_tokens > most:
             raise InvalidRequest(
-                f"prompt ({sequence.num_prompt_tokens} tokens) + max_tokens ({request.sampling.max_tokens}) is over "
+                f"prompt ({sequence.num_prompt_tokens} tokens) + max_tokens ({sequence.max_completion_tokens}) is over "
                 f"the {most} tokens that one {request.pool} sequence may hold",
                 field="max_tokens",
-                value=request.sampling.max_tokens,
+                value=sequence.max_completion_tokens,
                 expected=f"prompt + max_tokens <= {most}",
             )
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         sequence.finish_reason = reason
-        self._leave(sequence)
-
-    def _leave(self, sequence: Sequence) -> None:
-        if sequence in self.waiting[sequence.pool]:
-            self.waiting[sequence.pool].remove(sequence)
-            return
-        self.running[sequence.pool].remove(sequence)
-        self.blocks.release(sequence.id, sequence.block_table)
-
-
-def _shape(sequence: Sequence, num_tokens: int) -> StepShape:
-    return chunk_shape(sequence.num_computed_tokens, num_tokens, is_decode=sequence.is_decoding)
+        finished = self.counters[sequence.pool].finished
+        finished[reason] = finished.get(reason, 0) + 1
+        self.seating.leave(sequence)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from core_engine.contracts import FinishReason, GenerateRequest, HeadKind, Pooling, Usage
+from core_engine.llm.head_plan import BranchHead
 
 
 class Sequence:
@@ -20,10 +21,12 @@ class Sequence:
         "block_table",
         "deadline_s",
         "device_s",
+        "due_s",
         "finish_reason",
         "first_output",
         "first_scheduled_s",
         "first_token_s",
+        "has_seat",
         "id",
         "is_protected",
         "kv_block_s",
@@ -42,6 +45,7 @@ class Sequence:
         "request",
         "tenant",
         "token_ids",
+        "urgent_s",
         "wasted_tokens",
     )
 
@@ -52,6 +56,8 @@ class Sequence:
         self.pool = request.pool
         self.tenant = request.tenant
         self.deadline_s = request.deadline.at_s
+        self.due_s = math.inf  # its first token should be out by then
+        self.urgent_s = arrival_s  # the earlier, the sooner it is next
         self.token_ids: list[int] = list(request.prompt_token_ids)
         self.num_prompt_tokens = len(self.token_ids)
         self.max_completion_tokens = 0 if request.head else request.sampling.max_tokens
@@ -67,6 +73,7 @@ class Sequence:
         self.last_step = -1  # the step that last ran it
         self.num_skips = 0  # times a later arrival took a seat before it
         self.num_preemptions = 0  # times it lost its blocks
+        self.has_seat = False
         self.is_protected = False  # certain of the blocks for all its tokens: never a victim again
         self.num_run_tokens = 0  # tokens that steps have computed for it
         self.num_tokens_once_computed = 0  # the furthest that it has been
@@ -102,21 +109,16 @@ class Sequence:
         """It has had a seat."""
         return self.last_step >= 0
 
-    def urgency(self, max_wait_s: float) -> float:
-        """Earliest deadline first; without one, arrival plus the longest wait."""
-        return min(self.deadline_s, self.arrival_s + max_wait_s)
-
-    def append(self, token_id: int, eos_token_ids: frozenset[int]) -> None:
-        """Take a sampled token and decide whether it is the last."""
+    def append(self, token_id: int, eos_token_ids: frozenset[int]) -> FinishReason | None:
+        """Take a sampled token; the reason why it is the last one, if it is."""
         self.token_ids.append(token_id)
         self.first_output = len(self.token_ids) - 1
         sampling, num_completion = self.request.sampling, self.num_completion_tokens
         if num_completion >= sampling.min_tokens and (
             (token_id in eos_token_ids and not sampling.ignore_eos) or token_id in sampling.stop_token_ids
         ):
-            self.finish_reason = FinishReason.STOP
-        elif num_completion >= sampling.max_tokens:
-            self.finish_reason = FinishReason.LENGTH
+            return FinishReason.STOP
+        return FinishReason.LENGTH if num_completion >= sampling.max_tokens else None
 
     def advance(self, num_tokens: int) -> None:
         """Take note of `num_tokens` more computed ones; those that had been computed before were wasted."""
@@ -148,4 +150,6 @@ def _first_output(request: GenerateRequest) -> int:
         return 0
     if head is not None and head.kind is HeadKind.EMBED and head.pooling is Pooling.MEAN:
         return 0
+    if isinstance(head, BranchHead):
+        return head.choices[0].position
     return last

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from core_engine.contracts import TokenLogprob
+from core_engine.errors import HeadraceError
 
 
 @dataclass(slots=True)
@@ -15,4 +16,4 @@ class StepResult:
     logprobs: dict[str, TokenLogprob] = field(default_factory=dict)
     prompt_logprobs: dict[str, tuple[TokenLogprob | None, ...]] = field(default_factory=dict)
     heads: dict[str, tuple[float, ...]] = field(default_factory=dict)  # of every sequence whose head is complete
-    failures: dict[str, str] = field(default_factory=dict)  # sequences that cannot go on, and why; nobody else is hurt
+    failures: dict[str, HeadraceError] = field(default_factory=dict)  # of what cannot go on; nobody else is hurt

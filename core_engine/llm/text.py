@@ -8,33 +8,47 @@ from __future__ import annotations
 import codecs
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from core_engine.contracts import FinishReason, GenerateRequest, TokenDelta, Usage
+from core_engine.contracts import FinishReason, GenerateRequest, TokenDelta, TokenLogprob, Usage
 from core_engine.llm.client import EngineClient
 from core_engine.llm.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """New text (it may be empty) of `num_tokens` new tokens. The last one has a `finish_reason` and `usage`."""
+    """New text (it may be empty) of `num_tokens` new tokens. The last one has a `finish_reason` and `usage`.
+
+    `logprobs` belong to those tokens, one entry each, even if their text is held back and comes with a later delta, or
+    is cut off by a stop string.
+    """
 
     text: str
     num_tokens: int
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
     detail: str | None = None
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
 
 
 class Detokenizer:
-    """Bytes of tokens into whole characters: a character that is not complete yet is held back."""
+    """Bytes of tokens into whole characters: a character that is not complete yet is held back.
 
-    def __init__(self, token_bytes: tuple[bytes, ...]) -> None:
+    With `strips_space` a space that the whole text begins with is left out, as `Tokenizer.decode` does.
+    """
+
+    def __init__(self, token_bytes: tuple[bytes, ...], *, strips_space: bool = False) -> None:
         self._token_bytes = token_bytes
+        self._strips_space = strips_space  # until there is text
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token_ids: Iterable[int]) -> str:
-        return self._decoder.decode(b"".join(self._token_bytes[i] for i in token_ids))
+        text = self._decoder.decode(b"".join(self._token_bytes[i] for i in token_ids))
+        if self._strips_space and text:
+            self._strips_space = False
+            return text.removeprefix(" ")
+        return text
 
     def flush(self) -> str:
         """What is still held back; bytes that never became a character are U+FFFD."""
@@ -82,20 +96,33 @@ async def generate_text(
     """Text deltas of one generation; raises what `EngineClient.generate` raises. Closing it aborts the request.
 
     A stop string ends the stream at once and aborts the rest; it is not part of the text, nor is a stop token's text.
+    It is looked for in the text of what comes after the first `min_tokens` tokens. Usage comes with the last delta, and
+    with the first token's as far as the engine tells it then.
     """
-    detokenizer, matcher, num_tokens = Detokenizer(tokenizer.token_bytes), StopMatcher(request.sampling.stop), 0
+    detokenizer = Detokenizer(tokenizer.token_bytes, strips_space=tokenizer.strips_space)
+    matcher = StopMatcher(request.sampling.stop)
+    num_tokens, so_far = 0, Usage(prompt_tokens=len(request.prompt_token_ids))
     async with aclosing(client.generate(request)) as deltas:
         async for delta in deltas:
+            num_free = max(0, request.sampling.min_tokens - num_tokens)
             num_tokens += len(delta.token_ids)
-            text = matcher.push(detokenizer.push(_shown(delta, request)))
+            so_far = replace(delta.usage or so_far, completion_tokens=num_tokens)
+            shown = _shown(delta, request)
+            text = detokenizer.push(shown[:num_free]) + matcher.push(detokenizer.push(shown[num_free:]))
             if delta.finish_reason is not None and not matcher.matched:
                 text += matcher.push(detokenizer.flush())
                 text += matcher.flush()
+            yield TextDelta(
+                text,
+                len(delta.token_ids),
+                FinishReason.STOP if matcher.matched else delta.finish_reason,
+                so_far if matcher.matched else delta.usage,
+                delta.detail,
+                delta.logprobs,
+                delta.prompt_logprobs,
+            )
             if matcher.matched:
-                usage = delta.usage or Usage(prompt_tokens=len(request.prompt_token_ids), completion_tokens=num_tokens)
-                yield TextDelta(text, len(delta.token_ids), FinishReason.STOP, usage)
                 return
-            yield TextDelta(text, len(delta.token_ids), delta.finish_reason, delta.usage, delta.detail)
 
 
 def _shown(delta: TokenDelta, request: GenerateRequest) -> tuple[int, ...]:

@@ -14,19 +14,22 @@ from asyncio.subprocess import DEVNULL, STDOUT, Process
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from core_engine.pools.pulse import Pulse
 
 LIFELINE = Path(__file__).with_name("lifeline.py")
 TAIL_BYTES = 8192
+NONE: Mapping[str, int] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class ChildSpec:
     """How to run one child.
 
-    `env` is its whole environment. `ready` returns once the child serves, or raises why it never will; it is awaited
-    anew for every run. `pulse`, where given, counts the child as dead when it falls silent.
+    `env` is its whole environment, but that every run is told the restarts before it: variables of `restarts_prefix`
+    and a reason in capitals, where there is such a prefix. `ready` returns once the child serves, or raises why it
+    never will; it is awaited anew for every run. `pulse`, where given, counts the child as dead when it falls silent.
     """
 
     name: str
@@ -37,6 +40,14 @@ class ChildSpec:
     ready_timeout_s: float = 60.0
     stop_timeout_s: float = 10.0
     pulse: Pulse | None = None
+    restarts_prefix: str | None = None
+
+    def environment(self, restarts: Mapping[str, int]) -> dict[str, str]:
+        """Of a run that comes after so many restarts by reason."""
+        if self.restarts_prefix is None:
+            return dict(self.env)
+        told = {self.restarts_prefix + reason.upper(): str(count) for reason, count in restarts.items()}
+        return {**self.env, **told}
 
 
 class ChildProcess:
@@ -48,8 +59,8 @@ class ChildProcess:
         self._log_offset = log_offset  # where this run's output begins
 
     @classmethod
-    async def spawn(cls, spec: ChildSpec, log: Path) -> ChildProcess:
-        """Start a run, its output appended to `log`."""
+    async def spawn(cls, spec: ChildSpec, log: Path, restarts: Mapping[str, int] = NONE) -> ChildProcess:
+        """Start a run after so many `restarts` by reason, its output appended to `log`."""
         with log.open("ab") as file:
             offset = file.tell()
             process = await asyncio.create_subprocess_exec(
@@ -57,7 +68,7 @@ class ChildProcess:
                 stdin=DEVNULL,
                 stdout=file,
                 stderr=STDOUT,
-                env=dict(spec.env),
+                env=spec.environment(restarts),
                 start_new_session=True,
             )
         return cls(process, log, offset)
@@ -69,6 +80,11 @@ class ChildProcess:
     @property
     def is_running(self) -> bool:
         return self._process.returncode is None
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether it has ended, and by a signal."""
+        return self._process.returncode is not None and self._process.returncode < 0
 
     async def wait(self) -> str:
         """Wait for the end, reap it, and say how it came: "exit status 1", "signal SIGKILL"."""

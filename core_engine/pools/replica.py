@@ -10,7 +10,7 @@ import enum
 import logging
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,15 +37,37 @@ class ChildState(enum.StrEnum):
     STOPPED = "stopped"
 
 
+class RestartReason(enum.StrEnum):
+    """Why a run was lost; the label of a metric."""
+
+    EXIT = "exit"  # it ended by itself
+    SIGNAL = "signal"  # it was killed
+    SILENT = "silent"  # it gave no sign of life, and was killed for that
+    NOT_READY = "not_ready"  # it did not come up
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A run that is no more: why, and in words that follow the child's name."""
+
+    reason: RestartReason
+    words: str
+
+
 @dataclass(frozen=True, slots=True)
 class ChildStatus:
-    """What is known of a child. `restarts` counts runs after the first; `last_reason` is why the last run ended."""
+    """What is known of a child. `restarts_by` counts runs after the first by what ended the one before; `last_reason`
+    says why the last one ended."""
 
     name: str
     state: ChildState = ChildState.STARTING
     pid: int | None = None
-    restarts: int = 0
+    restarts_by: Mapping[str, int] = field(default_factory=dict)
     last_reason: str | None = None
+
+    @property
+    def restarts(self) -> int:
+        return sum(self.restarts_by.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +109,8 @@ class Replica:
         self._log.write_bytes(b"")
         obstacle = await self._launch()
         if obstacle is not None:
-            self._give_up(obstacle)
-            raise self._failed(obstacle)
+            self._give_up(obstacle.words)
+            raise self._failed(obstacle.words)
         self._keeper = asyncio.create_task(self._keep(), name=f"keep {self.spec.name}")
 
     async def stop(self) -> None:
@@ -102,9 +124,9 @@ class Replica:
         if self.status.state is not ChildState.FAILED:
             self._set(state=ChildState.STOPPED, pid=None)
 
-    async def _launch(self) -> str | None:
+    async def _launch(self) -> Loss | None:
         """Start one run and wait for it: None once it is ready, or what kept it from that, the run killed."""
-        run = self._run = await ChildProcess.spawn(self.spec, self._log)
+        run = self._run = await ChildProcess.spawn(self.spec, self._log, self.status.restarts_by)
         self.pids.append(run.pid)
         self._set(state=ChildState.STARTING, pid=run.pid)
         obstacle = await self._obstacle(run)
@@ -114,17 +136,17 @@ class Replica:
             await run.kill()
         return obstacle
 
-    async def _obstacle(self, run: ChildProcess) -> str | None:
+    async def _obstacle(self, run: ChildProcess) -> Loss | None:
         ready, died = asyncio.ensure_future(self.spec.ready()), asyncio.ensure_future(run.wait())
         try:
             await asyncio.wait({ready, died}, timeout=self.spec.ready_timeout_s, return_when=asyncio.FIRST_COMPLETED)
             if died.done():
-                return f"ended before it was ready ({died.result()})"
+                return Loss(_end_of(run), f"ended before it was ready ({died.result()})")
             if not ready.done():
-                return f"was not ready within {self.spec.ready_timeout_s:g} s"
+                return Loss(RestartReason.NOT_READY, f"was not ready within {self.spec.ready_timeout_s:g} s")
             ready.result()
         except HeadraceError as error:
-            return f"is not ready: {error}"
+            return Loss(RestartReason.NOT_READY, f"is not ready: {error}")
         finally:
             await _cancel(ready, died)
         return None
@@ -133,8 +155,8 @@ class Replica:
         while await self._restart(await self._lost()):
             pass
 
-    async def _lost(self) -> str:
-        """Wait until the run is lost; it is dead and reaped when this returns the reason."""
+    async def _lost(self) -> Loss:
+        """Wait until the run is lost; it is dead and reaped when this returns why."""
         run, pulse = self._run, self.spec.pulse
         assert run is not None
         died = asyncio.ensure_future(run.wait())
@@ -145,17 +167,20 @@ class Replica:
         finally:
             await _cancel(died, silent)
         how = await run.kill()  # a silent run, or what a dead one left behind in its group
-        return f"ended with {how}" if is_dead or not pulse else f"gave no sign of life for {pulse.lost_after_s:g} s"
+        if is_dead or not pulse:
+            return Loss(_end_of(run), f"ended with {how}")
+        return Loss(RestartReason.SILENT, f"gave no sign of life for {pulse.lost_after_s:g} s")
 
-    async def _restart(self, reason: str) -> bool:
+    async def _restart(self, loss: Loss) -> bool:
         """Start runs until one is ready (true) or the child is given up (false)."""
-        while self._may_restart(reason):
+        while self._may_restart(loss.words):
             await asyncio.sleep(self._policy.delay_s(len(self._crashes)))
-            self._set(restarts=self.status.restarts + 1)
+            restarts = self.status.restarts_by
+            self._set(restarts_by={**restarts, loss.reason: restarts.get(loss.reason, 0) + 1})
             obstacle = await self._launch()
             if obstacle is None:
                 return True
-            reason = obstacle
+            loss = obstacle
         return False
 
     def _may_restart(self, reason: str) -> bool:
@@ -185,6 +210,10 @@ class Replica:
     def _set(self, **changes: Any) -> None:
         self.status = replace(self.status, **changes)
         self._changed()
+
+
+def _end_of(run: ChildProcess) -> RestartReason:
+    return RestartReason.SIGNAL if run.was_killed else RestartReason.EXIT
 
 
 async def _cancel(*tasks: asyncio.Future[Any]) -> None:

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from core_engine.contracts import Rung
+from core_engine.contracts import Normalise, Rung
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -113,7 +113,27 @@ class LMGenerate(Declared, frozen=True, kw_only=True, tag="lm_generate"):
     prompt: str = ""
 
 
-Model: TypeAlias = TorchScorer | LMGenerate
+class LabelText(Declared, frozen=True, kw_only=True):
+    """One label: the name of its score, and the text by which the language model would say it."""
+
+    name: str
+    text: str
+
+
+class LMScore(Declared, frozen=True, kw_only=True, tag="lm_score"):
+    """The engine's language model choosing between declared labels under the platform's own system prompt.
+
+    `prompt` makes the user's message from inputs and features (`{origin}`, `{view.feature:.0f}`) as `str.format` does;
+    what is absent reads "unknown". The predictor's `label` names the one whose probability is the value.
+    """
+
+    system_prompt: str
+    prompt: str
+    labels: tuple[LabelText, ...]
+    normalise: Normalise = Normalise.LABELS
+
+
+Model: TypeAlias = TorchScorer | LMGenerate | LMScore
 
 
 class Student(Declared, frozen=True, kw_only=True):

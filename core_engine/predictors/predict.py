@@ -10,106 +10,41 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from core_engine.contracts import (
-    Deadline,
     FeatureRow,
     Monotonic,
-    Path,
-    Pool,
     Prediction,
     PredictRequest,
     ReadCost,
     Reason,
     Rung,
-    Scalar,
-    ScoreRequest,
     StageTimes,
-    Usage,
 )
 from core_engine.costs.facts import CallerFact
 from core_engine.costs.spool import Spool
-from core_engine.errors import (
-    DeadlineExceeded,
-    EngineRefused,
-    EngineUnavailable,
-    HeadraceError,
-    InvalidRequest,
-    StoreUnavailable,
-    Unavailable,
-)
+from core_engine.errors import HeadraceError, InvalidRequest
 from core_engine.metrics import Metrics
-from core_engine.predictors.declaration import Objective, Predictor, TorchScorer
-from core_engine.predictors.feature_use import Judgement, judge
+from core_engine.predictors.climb import Climb, Missed, one_score, reason_of, reserve_s
+from core_engine.predictors.declaration import LMGenerate, Predictor
+from core_engine.predictors.feature_use import judge
 from core_engine.predictors.inputs import check_inputs, entity_keys, lookup_key
-from core_engine.predictors.rungs import CallerRungs, RungCache
+from core_engine.predictors.model_rung import ModelRung
+from core_engine.predictors.rungs import RungCache
 from core_engine.readers import FeatureReader, PredictionReader
 
-if TYPE_CHECKING:  # pyzmq is the client's own affair
+if TYPE_CHECKING:  # pyzmq and tokenizers are the affair of those who build them
     from core_engine.llm.client import EngineClient
+    from core_engine.llm.tokenizer import Tokenizer
 
-REASONS: dict[type[HeadraceError], Reason] = {
-    EngineUnavailable: Reason.ENGINE_UNAVAILABLE,
-    EngineRefused: Reason.ENGINE_REFUSED,
-    DeadlineExceeded: Reason.DEADLINE,
-    StoreUnavailable: Reason.STORE_UNAVAILABLE,
-}
 LOOKUP_RESERVE_S = 0.001  # kept for the rungs below a look-up: they take microseconds
-
-
-class Missed(Exception):
-    """A rung that did not answer, and why. `is_final`: no rung below it may answer either."""
-
-    def __init__(self, reason: Reason, detail: str, *, is_final: bool = False) -> None:
-        super().__init__(detail)
-        self.reason = reason
-        self.detail = detail
-        self.is_final = is_final
-
-
-@dataclass(slots=True)
-class Climb:
-    """One request on its way up the ladder; what each stage adds is read by the next."""
-
-    predictor: Predictor
-    request: PredictRequest
-    inputs: dict[str, Scalar]
-    rungs: CallerRungs
-    row: FeatureRow
-    features: Judgement
-    vector: npt.NDArray[np.float32] | None = None  # [num_columns]
-    misses: list[tuple[Rung, Missed]] = field(default_factory=list)
-    usage: Usage = field(default_factory=Usage)
-    lookup_cost: ReadCost = field(default_factory=ReadCost)
-    caller_cpu_s: float = 0.0
-    stages: StageTimes = field(default_factory=StageTimes)
-
-    @property
-    def ladder(self) -> Sequence[Rung]:
-        """The rungs that may answer this request, in order. What a job will store never comes from what is stored."""
-        skipped = Rung.PRECOMPUTED if self.request.path is Path.BATCH else None
-        allowed = (r for r in self.predictor.ladder if r is Rung.MODEL or self.predictor.fail_open)
-        return [rung for rung in allowed if rung is not skipped]
-
-    @property
-    def reserve_s(self) -> float:
-        return reserve_s(self.predictor)
-
-    def add_fallback(self, elapsed_s: float) -> None:
-        self.stages = replace(self.stages, fallback_ms=self.stages.fallback_ms + elapsed_s * 1e3)
-
-
-def reserve_s(predictor: Predictor) -> float:
-    """Seconds kept for the rungs below the model; none where none may answer."""
-    below = predictor.fail_open and any(rung is not Rung.MODEL for rung in predictor.ladder)
-    return predictor.reserve_ms / 1e3 if below else 0.0
 
 
 class PredictFlow:
@@ -125,11 +60,12 @@ class PredictFlow:
         metrics: Metrics,
         feature_cap_s: float,
         predictions: PredictionReader | None = None,
+        tokenizer: Tokenizer | None = None,
         clock: Monotonic = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._features = features
-        self._engine = engine
+        self._model = ModelRung(engine, tokenizer, clock)
         self._rungs = rungs
         self._spool = spool
         self._metrics = metrics
@@ -145,7 +81,7 @@ class PredictFlow:
             InvalidRequest: inputs that do not match the declaration, or a predictor that generates text.
         """
         started_s, arrived_at = self._clock(), self._now()
-        if not isinstance(predictor.model, TorchScorer):
+        if isinstance(predictor.model, LMGenerate):
             raise InvalidRequest(
                 f"predictor {predictor.name} generates text: name it as the model of /v1/chat/completions",
                 field="predictor",
@@ -198,7 +134,7 @@ class PredictFlow:
             raise Missed(climb.features.reason, climb.features.refuse, is_final=True)
         match rung:
             case Rung.MODEL:
-                return await self._model(climb)
+                return await self._model.ask(climb)
             case Rung.STUDENT:
                 student = climb.rungs.student
                 return self._on_caller(rung, climb, student.score if student else None)
@@ -209,28 +145,6 @@ class PredictFlow:
                 return await self._precomputed(climb)
             case Rung.NONE:
                 raise Missed(Reason.NO_RUNG, "a ladder has no such rung")
-
-    async def _model(self, climb: Climb) -> float:
-        deadline = climb.request.deadline.child(math.inf, climb.reserve_s)
-        if climb.features.skip_model is not None:
-            raise Missed(climb.features.reason, climb.features.skip_model)
-        vector = self._encode(climb)
-        if deadline.expired:
-            raise Missed(Reason.DEADLINE, "no time was left for the model")
-        started_s = self._clock()
-        try:
-            result = await self._engine.score(_score_request(climb, vector, deadline))
-        except HeadraceError as error:
-            elapsed_ms = (self._clock() - started_s) * 1e3
-            is_late = isinstance(error, DeadlineExceeded)
-            overran = climb.stages.overran or ("model" if is_late else None)
-            climb.stages = replace(climb.stages, model_ms=elapsed_ms, overran=overran)
-            raise Missed(reason_of(error), str(error)) from None
-        elapsed_ms, model_ms = (self._clock() - started_s) * 1e3, result.model_s * 1e3
-        # all that is not the device is queue: transport, the engine's own queue, the step before
-        climb.stages = replace(climb.stages, queue_ms=max(0.0, elapsed_ms - model_ms), model_ms=model_ms)
-        climb.usage = result.usage
-        return _one_score(result.scores)
 
     async def _precomputed(self, climb: Climb) -> float:
         """What a batch job stored for this request's key, unless it is too old."""
@@ -255,34 +169,22 @@ class PredictFlow:
             raise Missed(Reason.PRECOMPUTED_TOO_OLD, detail)
         if not isinstance(stored.value, float):
             raise Missed(Reason.MODEL_ERROR, f"generation {stored.generation} holds no number for {key}")
-        return _one_score((stored.value,))
+        return one_score((stored.value,))
 
     def _on_caller(self, rung: Rung, climb: Climb, score: Callable[[npt.NDArray[np.float32]], float] | None) -> float:
         """Run a student or prior in this thread: microseconds, and there must be an answer past the deadline too."""
         if score is None:
             fault = climb.rungs.faults.get(rung)
             raise Missed(Reason.MODEL_ERROR if fault else Reason.NO_RUNG, fault or f"no {rung} is declared")
-        vector = self._encode(climb)
+        vector = climb.encode()
         started_s, cpu_s = self._clock(), time.thread_time()
         try:
-            return _one_score((score(vector),))
+            return one_score((score(vector),))
         except (HeadraceError, RuntimeError) as error:  # onnxruntime's errors are RuntimeErrors
             raise Missed(Reason.MODEL_ERROR, str(error)) from None
         finally:
             climb.caller_cpu_s += time.thread_time() - cpu_s
             climb.add_fallback(self._clock() - started_s)
-
-    def _encode(self, climb: Climb) -> npt.NDArray[np.float32]:
-        if climb.vector is None:
-            encoder, cpu_s = climb.rungs.encoder, time.thread_time()
-            if encoder is None:
-                raise Missed(Reason.MODEL_ERROR, climb.rungs.faults.get(Rung.MODEL, "no columns are declared"))
-            try:
-                climb.vector = encoder.encode(climb.inputs, climb.features.values)
-            except HeadraceError as error:  # a stored value of a type that its column cannot hold
-                raise Missed(Reason.MODEL_ERROR, str(error)) from None
-            climb.caller_cpu_s += time.thread_time() - cpu_s
-        return climb.vector
 
     # -- the answer
 
@@ -293,7 +195,7 @@ class PredictFlow:
             predictor=predictor.name,
             version=predictor.version,
             value=score,
-            scores={} if score is None else {predictor.label: score},
+            scores={} if score is None else climb.scores or {predictor.label: score},
             rung=rung,
             reason=first.reason if first else None,
             detail="; ".join(f"{rung}: {missed.detail}" for rung, missed in climb.misses) or None,
@@ -329,31 +231,3 @@ class PredictFlow:
             )
         )
         self._metrics.predicted(prediction)
-
-
-def _score_request(climb: Climb, vector: npt.NDArray[np.float32], deadline: Deadline) -> ScoreRequest:
-    is_interactive = climb.predictor.objective is Objective.LATENCY
-    return ScoreRequest(
-        attempt_id=climb.request.attempt_id,
-        scorer=climb.predictor.id,
-        features=vector.astype("<f4", copy=False).tobytes(),
-        num_rows=1,
-        deadline=deadline,
-        pool=Pool.INTERACTIVE if is_interactive else Pool.BULK,
-        tenant=climb.request.tenant,
-        path=climb.request.path,
-    )
-
-
-def _one_score(scores: Sequence[Any]) -> float:
-    if len(scores) != 1 or not math.isfinite(scores[0]):
-        raise Missed(Reason.MODEL_ERROR, f"expected one finite score, got {list(scores)}")
-    return float(scores[0])
-
-
-def reason_of(error: HeadraceError) -> Reason:
-    """Why the model rung missed, in a word that can label a metric."""
-    for kind, reason in REASONS.items():
-        if isinstance(error, kind):
-            return reason
-    return Reason.ENGINE_UNAVAILABLE if isinstance(error, Unavailable) else Reason.MODEL_ERROR

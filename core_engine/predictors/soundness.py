@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-import string
 from collections.abc import Iterable
+from itertools import permutations
 
 from core_engine.contracts import Rung
 from core_engine.errors import ConfigurationError
-from core_engine.predictors.declaration import ColumnKind, InputKind, LMGenerate, OnState, Predictor, TorchScorer
+from core_engine.predictors.declaration import (
+    ColumnKind,
+    InputKind,
+    LMGenerate,
+    LMScore,
+    OnState,
+    Predictor,
+    TorchScorer,
+)
+from core_engine.predictors.prompt import prompt_fields
 
 KEY_KINDS = (InputKind.STRING, InputKind.INT)
 LOOKUP_KINDS = (*KEY_KINDS, InputKind.TIMESTAMP)
@@ -20,7 +29,7 @@ def check_declaration(predictor: Predictor) -> None:
     Raises:
         ConfigurationError: one sentence with every fault found.
     """
-    checks = (_names, _entities, _columns, _rungs, _precomputed, _prompt)
+    checks = (_names, _entities, _columns, _rungs, _precomputed, _prompt, _labels)
     faults = [fault for check in checks for fault in check(predictor)]
     if faults:
         raise ConfigurationError(f"predictor {predictor.id}: {'; '.join(faults)}")
@@ -106,13 +115,35 @@ def _precomputed(p: Predictor) -> Iterable[str]:
 
 
 def _prompt(p: Predictor) -> Iterable[str]:
-    if not isinstance(p.model, LMGenerate):
-        return
-    required = {field.name for field in p.inputs if field.required}
+    """A text is written from required inputs; labels may also be asked about features and what is absent."""
+    match p.model:
+        case LMGenerate():
+            known, kind = {field.name for field in p.inputs if field.required}, "no required input"
+        case LMScore():
+            known = {field.name for field in p.inputs} | {use.ref for use in p.features}
+            kind = "neither an input nor a feature"
+        case _:
+            return
     try:
-        used = {name for _, name, _, _ in string.Formatter().parse(p.model.prompt) if name is not None}
+        used = prompt_fields(p.model.prompt)
     except ValueError as error:
         yield f"its prompt is no format string: {error}"
         return
-    for name in sorted(used - required):
-        yield f"its prompt uses {name!r}, which is no required input"
+    for name in sorted(used - known):
+        yield f"its prompt uses {name!r}, which is {kind}"
+    views = {use.ref.partition(".")[0] for use in p.features}
+    for name in sorted(views & {field.name for field in p.inputs} & used):
+        yield f"its prompt uses {name!r}, which is an input and a feature view"
+
+
+def _labels(p: Predictor) -> Iterable[str]:
+    if not isinstance(p.model, LMScore):
+        return
+    names, texts = [label.name for label in p.model.labels], [label.text for label in p.model.labels]
+    if p.label not in names:
+        yield f"its label {p.label!r} must be one of those that it scores, got {names}"
+    if len(texts) < 2 or len(set(names)) != len(names) or "" in texts:
+        yield f"it must score two labels or more, of distinct names and non-empty texts, got {names} and {texts}"
+    for one, other in permutations(texts, 2):
+        if other.startswith(one):
+            yield f"label text {one!r} begins {other!r}: the model could not say the one without the other"

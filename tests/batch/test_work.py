@@ -24,6 +24,7 @@ from core_engine.costs.facts import CallerFact
 from core_engine.costs.spool import Spool, read_spool
 from core_engine.errors import EngineRefused, EngineUnavailable, InvalidRequest, StoreUnavailable
 from core_engine.llm.client import EngineClient
+from core_engine.llm.gguf_vocabulary import byte_level_vocabulary
 from core_engine.llm.tokenizer import Tokenizer
 from core_engine.metrics import Metrics
 from core_engine.predictors.declaration import FeatureUse, LMGenerate, Objective, OnState, Precomputed, Predictor
@@ -166,7 +167,7 @@ TEMPLATE = "{% for message in messages %}{{ message.content }} {% endfor %}"
 
 def tiny_tokenizer() -> Tokenizer:
     assert len(TOKENS) == CONFIG.vocab_size
-    return Tokenizer(TOKENS, [], frozenset({0, 1, EOS}), "gpt-2", EOS, TEMPLATE)
+    return Tokenizer(byte_level_vocabulary(TOKENS, [], frozenset({0, 1, EOS}), "gpt-2", EOS, TEMPLATE))
 
 
 def writer(max_tokens: int = 12, **changes: Any) -> Predictor:

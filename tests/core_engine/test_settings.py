@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from core_engine.errors import ConfigurationError
+from core_engine.pools.replica import RestartReason
 from core_engine.settings import load_settings
 
 
@@ -44,3 +45,12 @@ def test_the_tests_own_variables_are_let_through(monkeypatch: pytest.MonkeyPatch
 def test_settings_are_frozen() -> None:
     with pytest.raises(ValueError, match="frozen"):
         load_settings().http.port = 1  # type: ignore[misc]
+
+
+def test_an_engine_is_told_its_restarts_by_every_reason_that_a_supervisor_knows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for number, reason in enumerate(RestartReason):
+        monkeypatch.setenv(f"HEADRACE_ENGINE__RESTARTS__{reason.upper()}", str(number))
+    told = load_settings().engine.restarts.model_dump()
+    assert told == {str(reason): number for number, reason in enumerate(RestartReason)}

@@ -12,6 +12,7 @@ from redis.asyncio import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from core_engine.errors import BrokerUnavailable, ConfigurationError
+from core_engine.pools.replica import RestartReason
 from core_engine.pools.supervisor import Supervisor
 from core_engine.settings import (
     EngineSettings,
@@ -143,6 +144,17 @@ def test_children_read_exactly_the_settings_of_the_stack(
     assert given.engine.endpoint == f"ipc://{tmp_path}/engine.sock"
     assert given.redis.url.startswith("redis://127.0.0.1:")
     assert given.kafka.bootstrap_servers.startswith("127.0.0.1:")
+
+
+def test_the_engine_has_its_drain_s_to_stop_and_is_told_its_restarts(settings: Settings, tmp_path: Path) -> None:
+    changed = settings.model_copy(update={"engine": EngineSettings(endpoint=f"ipc://{tmp_path}/e", drain_s=21.0)})
+    stack = LocalStack(changed)
+    spec = stack._engine(stack._heartbeats())
+    assert spec.stop_timeout_s > 21.0
+    assert spec.pulse is not None
+    told = spec.environment({RestartReason.SILENT: 2})
+    assert told["HEADRACE_ENGINE__RESTARTS__SILENT"] == "2"
+    assert told["HEADRACE_ENGINE__RESTARTS__EXIT"] == "0"
 
 
 def test_servers_of_the_user_keep_their_addresses(settings: Settings, tmp_path: Path) -> None:

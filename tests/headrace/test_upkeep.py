@@ -24,6 +24,7 @@ from featurestore.registry import register_view
 from headrace.migrations import upgrade
 from headrace.upkeep import RegisteredFeatureReader, ScorerKeeper, repeat, warm_rungs
 from tests.core_engine.predictors.doubles import FakeEngine, FakeFeatures, delay_predictor, notice_predictor
+from tests.core_engine.predictors.test_label_prompt import predictor as label_predictor
 
 
 @pytest.fixture
@@ -138,6 +139,18 @@ async def test_live_versions_are_loaded_before_they_are_asked_for(catalogue: Cat
     loaded = await rungs.get(catalogue.resolve("delay"), Deadline.after(0.0))
     assert loaded.student is not None
     assert list(rungs._entries) == ["delay:1"]
+
+
+async def test_a_predictor_that_the_language_model_scores_has_its_prior_loaded(
+    catalogue: Catalogue, database: Engine, tmp_path: Path
+) -> None:
+    registry, asked = Registry(database), label_predictor(folder=tmp_path, name="asked")
+    registry.register(asked)
+    registry.set_alias("asked", "live", 1)
+    await catalogue.refresh()
+    rungs = RungCache()
+    await warm_rungs(catalogue, rungs)
+    assert (await rungs.get(asked, Deadline.after(0.0))).prior is not None
 
 
 # -- views

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernels.rms_norm import rms_norm
-from kernels.rope import rope, rope_table
+from kernels.rope import inverse_frequencies, rope, rope_table, rotations
 from kernels.silu_mul import silu_mul
 from tests.kernels.tolerance import TOLERANCE, assert_close, relative_rms
 
@@ -46,6 +46,17 @@ def test_rope_turns_each_pair_by_its_angle(dtype: torch.dtype, num_tokens: int, 
     turn = torch.polar(torch.ones(num_tokens, half, dtype=torch.float64), positions.double()[:, None] * rate)
     pairs = torch.complex(x[..., :half].double(), x[..., half:].double()) * turn[:, None, :]
     assert_close(rope(x, cos[positions], sin[positions]), torch.cat((pairs.real, pairs.imag), dim=-1))
+
+
+def test_rotations_take_one_row_of_frequencies_for_all_or_one_for_each() -> None:
+    positions, inverse = torch.tensor([0, 3, 150]), inverse_frequencies(10, 10_000.0)
+    cos, sin = rotations(positions, inverse, 1.5)
+    table = rope_table(10, 200, 10_000.0)
+    torch.testing.assert_close(cos, table[0][positions] * 1.5)
+    torch.testing.assert_close(sin, table[1][positions] * 1.5)
+    each = rotations(positions, torch.stack((inverse, inverse / 2, inverse / 4)))
+    torch.testing.assert_close(each[0][2], (150 * inverse / 4).cos())
+    torch.testing.assert_close(each[1][1], (3 * inverse / 2).sin())
 
 
 def test_rope_keeps_lengths_and_position_zero() -> None:

@@ -66,6 +66,30 @@ def test_a_chunk_sees_what_is_computed_and_itself_up_to_each_token(
     assert_close(out, torch.stack([formula(query[i], keys[s], values[s]) for i, s in enumerate(seen)]))
 
 
+@pytest.mark.parametrize("window", [1, 3, 16, 100])
+@pytest.mark.parametrize(("computed", "new"), [(0, 1), (0, 33), (17, 5), (1, 16)])
+def test_a_chunk_s_token_sees_a_window_that_ends_with_itself(computed: int, new: int, window: int) -> None:
+    context = computed + new
+    slots = 1 + torch.randperm(NUM_SLOTS - 1, generator=torch.Generator().manual_seed(1))[:context]
+    keys, values = cache_with_poison(torch.float32, 2, 10, slots)
+    query = torch.randn(new, 6, 10, generator=torch.Generator().manual_seed(2))
+    out = prefill_attention(query, keys, values, slots, causal_bias(new, context, torch.float32, window))
+    ends = [computed + i + 1 for i in range(new)]
+    seen = [slots[max(0, end - window) : end] for end in ends]
+    assert_close(out, torch.stack([formula(query[i], keys[s], values[s]) for i, s in enumerate(seen)]))
+
+
+def test_a_window_that_leaves_whole_blocks_of_the_library_s_kernel_dark_gives_numbers() -> None:
+    """It takes 512 keys at a time; of the first ones the last token sees none."""
+    slots = torch.arange(1300)
+    generator = torch.Generator().manual_seed(4)
+    keys, values = (torch.randn(1300, 1, 8, generator=generator) for _ in range(2))
+    query = torch.randn(1300, 2, 8, generator=generator)
+    out = prefill_attention(query, keys, values, slots, causal_bias(1300, 1300, torch.float32, 5))
+    assert_close(out[-1:], formula(query[-1], keys[-5:], values[-5:]).unsqueeze(0))
+    assert out.isfinite().all()
+
+
 def test_a_mask_off_by_one_fails_the_table() -> None:
     slots = torch.arange(1, 9)
     keys, values = cache_with_poison(torch.float32, 1, 8, slots)
@@ -74,6 +98,10 @@ def test_a_mask_off_by_one_fails_the_table() -> None:
     wrong = decode_attention(query, keys, values, slots.unsqueeze(0), short)
     expected = formula(query[0], keys[slots], values[slots]).unsqueeze(0)
     assert relative_rms(wrong, expected) > TOLERANCE[torch.float32]
+    for window in (3, 5):
+        wide = prefill_attention(query, keys, values, slots, causal_bias(1, 8, torch.float32, window))
+        narrow = formula(query[0], keys[slots[-4:]], values[slots[-4:]]).unsqueeze(0)
+        assert relative_rms(wide, narrow) > TOLERANCE[torch.float32]
 
 
 def test_write_kv_changes_only_its_slots() -> None:

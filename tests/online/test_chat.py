@@ -27,6 +27,11 @@ async def stream(served: ServedDoor, **options: Any) -> list[ChatCompletionChunk
     return [chunk async for chunk in chunks]
 
 
+def generations(door: DoorUnderTest, finished_reason: str, reason: str = "") -> float | None:
+    labels = {"model_name": "tiny", "pool": "interactive", "finished_reason": finished_reason, "reason": reason}
+    return door.sample("headrace_generations_total", **labels)
+
+
 def lines(text: str) -> list[Any]:
     """The data of every event; the end mark stays text."""
     assert text.endswith("\n\n")
@@ -95,6 +100,8 @@ async def test_usage_comes_in_a_chunk_without_choices_when_it_is_asked_for(serve
     assert last.choices == []
     assert last.usage is not None
     assert last.usage.completion_tokens == len(served.door.engine.tokens)
+    assert last.usage.prompt_tokens_details is not None
+    assert last.usage.prompt_tokens_details.cached_tokens == 1
     assert chunks[-1].choices[0].finish_reason == "stop"
     assert all(chunk.usage is None for chunk in chunks)
 
@@ -234,7 +241,7 @@ async def test_a_client_that_drops_a_stream_aborts_the_generation(served: Served
             await anext(events)
     await engine.aborted.wait()
     await settled(served)
-    assert served.door.sample("headrace_generations_total", model="tiny", pool="interactive", finish_reason="abort")
+    assert generations(served.door, "abort") == 1
     counted = served.door.sample("headrace_http_requests_total", route="/v1/chat/completions", status="499")
     assert counted == 1
     (fact,) = served.door.facts()
@@ -289,13 +296,14 @@ async def settled(served: ServedDoor) -> None:
 
 async def test_latencies_tokens_and_outcomes_are_counted(door: DoorUnderTest) -> None:
     await door.chat(stream=True)
-    labels = {"model": "tiny", "pool": "interactive"}
+    labels = {"model_name": "tiny", "pool": "interactive"}
     num_tokens = len(door.engine.tokens)
     assert door.sample("headrace_time_to_first_token_seconds_count", **labels) == 1
     assert door.sample("headrace_inter_token_latency_seconds_count", **labels) == num_tokens - 1
     assert door.sample("headrace_e2e_request_latency_seconds_count", **labels) == 1
     assert door.sample("headrace_tokens_total", **labels, kind="completion") == num_tokens
-    assert door.sample("headrace_generations_total", **labels, finish_reason="stop") == 1
+    assert door.sample("headrace_tokens_total", **labels, kind="cached") == 1
+    assert generations(door, "stop") == 1
 
 
 @pytest.mark.parametrize(
@@ -310,7 +318,7 @@ async def test_what_was_not_answered_is_counted_and_told_the_ledger(
 ) -> None:
     door.engine.error = error
     await door.chat()
-    assert door.sample("headrace_generations_total", model="tiny", pool="interactive", finish_reason=outcome) == 1
+    assert generations(door, outcome, reason) == 1
     (fact,) = door.facts()
     assert isinstance(fact, CallerFact)
     assert (fact.rung, fact.reason, fact.delivered_in_time) == (Rung.NONE, reason, False)

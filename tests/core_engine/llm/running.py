@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from core_engine.costs.facts import RUNNING, DeviceFact, Fact
 from core_engine.costs.meter import ReplicaMeter
 from core_engine.errors import ModelFileError
 from core_engine.llm.client import EngineClient
-from core_engine.llm.engine import Engine
+from core_engine.llm.engine import Engine, SequenceEvent
 from core_engine.llm.scorers import Scorer, ScorerHost
 from core_engine.llm.server import EngineInfo, EngineServer
 from tests.core_engine.llm.tiny import CONFIG, tiny_engine
@@ -49,13 +49,35 @@ def load_for_tests(path: Path, sha256: str) -> Scorer:
 class Served:
     """The parts of a served engine that a test may look into. Look only; the engine's thread owns them."""
 
-    def __init__(self, engine: Engine, server: EngineServer, scorer: SumScorer, spooled: list[Fact]) -> None:
+    def __init__(
+        self, engine: Engine, server: EngineServer, scorer: SumScorer, spooled: list[Fact], thread: threading.Thread
+    ) -> None:
         self.engine, self.server, self.scorer, self.spooled = engine, server, scorer, spooled
+        self.thread = thread
 
     @property
     def facts(self) -> list[DeviceFact]:
         """Of the attempts that have left the engine."""
         return [fact for fact in self.spooled if isinstance(fact, DeviceFact) and fact.outcome != RUNNING]
+
+
+class Gate:
+    """Holds an engine's steps back: `steps` more of them pass. The engine's loop turns on meanwhile."""
+
+    def __init__(self, served: Served, steps: int = 0) -> None:
+        self.steps = steps
+        self._engine, self._step = served.engine, served.engine.step
+        served.engine.step = self._gated  # type: ignore[method-assign]
+
+    def _gated(self, between: Callable[[], None] | None = None) -> list[SequenceEvent]:
+        if self.steps <= 0:
+            self._engine.last_run_s = self._engine.last_free_block_s = 0.0
+            return []
+        self.steps -= 1
+        return self._step(between)
+
+    def open(self) -> None:
+        self._engine.step = self._step  # type: ignore[method-assign]
 
 
 @contextmanager
@@ -65,18 +87,20 @@ def serve(
     engine: Engine | None = None,
     heartbeat_s: float = 0.02,
     interval_s: float = 0.1,
+    lease_s: float = 30.0,
+    drain_s: float = 30.0,
 ) -> Iterator[Served]:
     engine = engine or tiny_engine()
     scorer, hosts, spooled = SumScorer(), ScorerHost(), list[Fact]()
     meter = ReplicaMeter("engine-0", "local", spooled.append, period_s=interval_s)
     hosts.put("sum:1", scorer)
-    info = EngineInfo("tiny", CONFIG.max_positions, CONFIG.vocab_size, "float32", heartbeat_s)
+    info = EngineInfo("tiny", CONFIG.max_positions, CONFIG.vocab_size, "float32", heartbeat_s, lease_s, drain_s)
     server = EngineServer(engine, hosts, info, endpoint, load_for_tests, meter, context)
     thread = threading.Thread(target=server.run, name="engine")
     thread.start()
     assert server.bound.wait(10), "the engine did not bind"
     try:
-        yield Served(engine, server, scorer, spooled)
+        yield Served(engine, server, scorer, spooled, thread)
     finally:
         server.stop()
         thread.join(10)
@@ -84,16 +108,20 @@ def serve(
 
 
 @asynccontextmanager
-async def running(engine: Engine | None = None) -> AsyncIterator[tuple[EngineClient, Served]]:
+async def running(
+    engine: Engine | None = None, *, lease_s: float = 30.0, drain_s: float = 30.0
+) -> AsyncIterator[tuple[EngineClient, Served]]:
     """A client connected to a tiny engine over inproc."""
     context = zmq.Context()
     endpoint = f"inproc://{uuid.uuid4().hex}"
-    with serve(context, endpoint, engine) as served:
-        client = EngineClient(endpoint, context=zmq.asyncio.Context(context), lost_after_s=LOST_AFTER_S)
-        await client.start()
-        await client.wait_available(10)
-        try:
-            yield client, served
-        finally:
-            await client.close()
-    context.destroy(linger=0)
+    try:
+        with serve(context, endpoint, engine, lease_s=lease_s, drain_s=drain_s) as served:
+            client = EngineClient(endpoint, context=zmq.asyncio.Context(context), lost_after_s=LOST_AFTER_S)
+            await client.start()
+            try:
+                await client.wait_available(10)
+                yield client, served
+            finally:
+                await client.close()
+    finally:
+        context.destroy(linger=0)

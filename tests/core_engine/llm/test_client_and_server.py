@@ -8,7 +8,6 @@ import threading
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -36,6 +35,7 @@ from core_engine.errors import (
 )
 from core_engine.llm import messages as wire
 from core_engine.llm.client import EngineClient
+from core_engine.llm.decoder import StepInput
 from core_engine.llm.engine import SequenceEvent
 from tests.core_engine.llm.running import Served, running, serve
 from tests.core_engine.llm.tiny import request, run_all, tiny_engine
@@ -71,9 +71,9 @@ async def until(holds: Callable[[], object]) -> None:
 
 async def idle(served: Served) -> None:
     """Wait until the engine holds nothing more."""
-    await until(lambda: not served.server.busy and not served.server._owners)
+    await until(lambda: not served.server.busy and not served.server.attempts._owners)
     assert served.engine.scheduler.blocks.num_free == served.engine.scheduler.blocks.total
-    assert not served.server._sequences
+    assert not served.server.attempts._sequences
 
 
 async def test_a_stream_has_the_engines_tokens_and_ends_with_reason_and_usage() -> None:
@@ -159,7 +159,7 @@ async def test_the_callers_own_timer_ends_the_call_whatever_the_engine_does() ->
 
         served.engine.step = stuck  # type: ignore[method-assign, assignment]
         with pytest.raises(DeadlineExceeded, match="within the deadline"):
-            await collect(client, request(deadline=Deadline.after(0.1), max_tokens=200))
+            await collect(client, request(deadline=Deadline.after(0.2), max_tokens=3))
         release.set()
         served.engine.step = engine_step  # type: ignore[method-assign]
         await idle(served)
@@ -239,22 +239,21 @@ async def test_interactive_rows_do_not_wait_for_bulk_rows_and_expired_ones_are_t
 
 async def test_scorer_rows_are_answered_between_two_layers_and_all_else_waits_for_the_steps_end() -> None:
     async with running() as (client, served):
-        decoder, attention = served.engine.runner.decoder, served.engine.runner.decoder._attention
-        in_second_layer, scored, calls = threading.Event(), threading.Event(), list[None]()
+        decoder, forward = served.engine.runner.decoder, served.engine.runner.decoder.forward
+        in_step, sent, scored = threading.Event(), threading.Event(), threading.Event()
 
-        def held(*args: Any) -> torch.Tensor:
-            calls.append(None)
-            if len(calls) == 1:  # first layer of the first step: hold it until the row is on its way
-                in_second_layer.set()
-                assert sent.wait(10)
-            elif len(calls) == 2:  # second layer: the row must have been answered between the two
-                assert scored.wait(10), "the row waited for the end of the step"
-            return attention(*args)
+        def held(step: StepInput, cache: torch.Tensor, between: Callable[[], None]) -> torch.Tensor:
+            """The first layer ends when the row is on its way; the next begins when it was answered."""
+            decoder.forward = forward  # type: ignore[method-assign]
+            in_step.set()
+            assert sent.wait(10)
+            between()
+            assert scored.wait(10), "the row waited for the end of the step"
+            return forward(step, cache, between)
 
-        sent = threading.Event()
-        decoder._attention = held  # type: ignore[method-assign, assignment]
+        decoder.forward = held  # type: ignore[method-assign, assignment]
         stream = asyncio.create_task(collect(client, request(max_tokens=3)))
-        await until(in_second_layer.is_set)
+        await until(in_step.is_set)
         row, other = client.score(rows([[1, 2, 3]])), client.generate(request(max_tokens=2))
         answer = asyncio.create_task(row)
         late = asyncio.create_task(drain(other))
@@ -271,15 +270,15 @@ async def test_scorer_rows_are_answered_between_two_layers_and_all_else_waits_fo
 
 async def test_an_abort_during_a_step_takes_effect_after_it() -> None:
     async with running() as (client, served):
-        decoder, attention = served.engine.runner.decoder, served.engine.runner.decoder._attention
+        decoder, forward = served.engine.runner.decoder, served.engine.runner.decoder.forward
         started, release = threading.Event(), threading.Event()
 
-        def held(*args: Any) -> torch.Tensor:
+        def held(step: StepInput, cache: torch.Tensor, between: Callable[[], None]) -> torch.Tensor:
             started.set()
             assert release.wait(10)
-            return attention(*args)
+            return forward(step, cache, between)
 
-        decoder._attention = held  # type: ignore[method-assign, assignment]
+        decoder.forward = held  # type: ignore[method-assign, assignment]
         task = asyncio.create_task(collect(client, request(max_tokens=50)))
         await until(started.is_set)
         task.cancel()
@@ -288,7 +287,7 @@ async def test_an_abort_during_a_step_takes_effect_after_it() -> None:
         release.set()
         await idle(served)
         assert served.facts[-1].outcome == "abort"
-        decoder._attention = attention  # type: ignore[method-assign]
+        decoder.forward = forward  # type: ignore[method-assign]
         assert len(tokens(await collect(client, request(max_tokens=4)))) == 4
 
 
@@ -305,7 +304,7 @@ async def test_an_attempt_id_in_flight_is_refused_and_the_first_one_is_unharmed(
 
 async def test_garbage_on_the_wire_is_ignored_and_the_engine_lives() -> None:
     async with running() as (client, served):
-        context = served.server._context
+        context = served.server.context
         with context.socket(zmq.DEALER) as stranger:
             stranger.setsockopt(zmq.LINGER, 0)
             stranger.connect(served.server.endpoint)
@@ -323,7 +322,7 @@ async def test_one_client_cannot_abort_anothers_request() -> None:
     async with running() as (client, served):
         stream = client.generate(request(attempt_id="mine", max_tokens=40))
         first = await anext(stream)
-        with served.server._context.socket(zmq.DEALER) as stranger:
+        with served.server.context.socket(zmq.DEALER) as stranger:
             stranger.setsockopt(zmq.LINGER, 0)
             stranger.connect(served.server.endpoint)
             stranger.send(msgspec.msgpack.encode(wire.Abort("mine")))
@@ -347,7 +346,7 @@ async def test_a_client_that_vanishes_loses_its_own_requests_and_nobody_elses(tm
         # as a killed process would: the socket goes, no abort is sent
         goes._dealer.close(linger=0)
         async with asyncio.timeout(10):
-            while "lost" in served.server._owners:
+            while "lost" in served.server.attempts._owners:
                 got.append(await anext(kept))
         got += [delta async for delta in kept]
         assert len(tokens(got)) == 200

@@ -42,7 +42,8 @@ def test_device_seconds_of_all_sequences_add_up_to_the_time_of_all_runs() -> Non
         spent += engine.last_run_s
     assert sum(s.device_s for s in sequences) == pytest.approx(spent)
     assert all(s.device_s > 0 and s.kv_block_s > 0 for s in sequences)
-    assert all(s.usage().computed_tokens == s.num_prompt_tokens + 5 for s in sequences)
+    used = [s.usage() for s in sequences]
+    assert all(u.computed_tokens + u.cached_tokens == u.prompt_tokens + 5 for u in used)
 
 
 def test_a_longer_context_is_charged_more_than_a_shorter_one_beside_it() -> None:
@@ -71,7 +72,7 @@ def test_every_admitted_request_ends_exactly_once_by_one_reason() -> None:
     del ended["token"]
     assert sum(ended.values()) == len(admitted)
     assert set(ended) == {FinishReason.LENGTH, FinishReason.DEADLINE, FinishReason.ABORT}
-    assert not engine.runner.sampler._draws
+    assert engine.runner.sampler.num_sequences == 0
 
 
 def test_eos_and_stop_ids_end_a_generation_and_ignore_eos_does_not() -> None:

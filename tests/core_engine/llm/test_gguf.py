@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from core_engine.errors import ConfigurationError, ModelFileError
+from core_engine.llm.gguf_config import read_config
 from core_engine.llm.gguf_reader import default_model_path, open_gguf
-from core_engine.llm.gguf_weights import expected_shapes, read_config, read_weights
+from core_engine.llm.gguf_weights import read_weights
+from core_engine.llm.model_config import expected_shapes
 from core_engine.llm.tokenizer import Tokenizer
 from tests.core_engine.llm.tiny import CONFIG, tiny_weights
 
@@ -66,10 +68,10 @@ def write(path: Path, *, architecture: str = "llama", without: str = "", reshape
 def test_shape_and_weights_come_back_as_they_were_written(tmp_path: Path) -> None:
     path = write(tmp_path / "m.gguf")
     reader = open_gguf(path)
-    config = read_config(reader, path)
+    config = read_config(reader)
     assert config.rms_norm_eps == pytest.approx(CONFIG.rms_norm_eps)
     assert (config.num_layers, config.head_dim, config.tie_embeddings) == (2, 8, True)
-    weights = read_weights(reader, config, torch.float32, path)
+    weights = read_weights(reader, config, torch.float32)
     expected = tiny_weights()
     assert set(weights) == set(expected) == set(expected_shapes(CONFIG))
     for name, tensor in expected.items():
@@ -96,8 +98,8 @@ def test_what_does_not_fit_is_named(tmp_path: Path, options: dict[str, str], say
 
 def load(path: Path) -> None:
     reader = open_gguf(path)
-    config = read_config(reader, path)
-    read_weights(reader, config, torch.float32, path)
+    config = read_config(reader)
+    read_weights(reader, config, torch.float32)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.0001, 0.01, 0.3, 0.6, 0.99])

@@ -13,7 +13,6 @@ from core_engine.llm.engine import Engine
 from core_engine.llm.gguf_reader import default_model_path
 from core_engine.llm.scheduler import Scheduled
 from core_engine.llm.sequence import Sequence
-from core_engine.llm.step_time import NOTHING
 from core_engine.llm.tokenizer import Tokenizer
 from core_engine.settings import EngineSettings
 from headrace.engine import build_engine
@@ -101,12 +100,11 @@ def teacher_forced(engine: Engine, ids: list[int]) -> torch.Tensor:
     """Logits at every position of `ids`, [num_tokens, vocab], through the paged cache in chunks of 64."""
     sequence = Sequence(ask(tuple(ids)), arrival_s=0.0)
     blocks = engine.scheduler.blocks
-    blocks.reserve(sequence.id, blocks.blocks_for(len(ids)))
+    sequence.block_table = [blocks.take(sequence.pool) for _ in range(blocks.blocks_for(len(ids)))]
     rows: list[torch.Tensor] = []
     for start in range(0, len(ids), 64):
         num_tokens = min(64, len(ids) - start)
-        blocks.grow(sequence.id, sequence.block_table, start + num_tokens)
-        step = engine.runner.step_input([Scheduled(sequence, num_tokens, NOTHING)])
+        step = engine.runner.step_input([Scheduled(sequence, num_tokens)])
         every = torch.arange(num_tokens)
         with torch.inference_mode():
             wanted = type(step)(**{f: getattr(step, f) for f in step.__slots__} | {"output_rows": every})

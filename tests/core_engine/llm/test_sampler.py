@@ -1,4 +1,4 @@
-"""The sampler against transformers' filters, and against its neighbours."""
+"""The sampler over many steps: neighbours, place, pre-emption and broken rows change nobody else's tokens."""
 
 from __future__ import annotations
 
@@ -6,86 +6,133 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from core_engine.contracts import SamplingParams
-from core_engine.llm.sampler import Sampler, draw
+from core_engine.llm.sampler import Sampler
+from core_engine.llm.sequence import Sequence
+from tests.core_engine.llm.tiny import request
 
 VOCAB = 50
+NO_EOS = frozenset[int]()
+
+any_dials = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.0, 0.5, 1.5]),
+    top_k=st.sampled_from([0, 5]),
+    top_p=st.sampled_from([1.0, 0.7]),
+    min_p=st.sampled_from([0.0, 0.1]),
+    seed=st.integers(0, 9),
+    repetition_penalty=st.sampled_from([1.0, 1.3]),
+    presence_penalty=st.sampled_from([0.0, 0.5]),
+    frequency_penalty=st.sampled_from([0.0, -0.5]),
+    min_tokens=st.sampled_from([0, 3]),
+    logit_bias=st.sampled_from([(), ((3, 5.0), (4, -100.0))]),
+    logprobs=st.sampled_from([None, 0, 4]),
+)
 
 
 def logits_of(seed: int, rows: int = 1) -> torch.Tensor:
     return torch.randn(rows, VOCAB, generator=torch.Generator().manual_seed(seed)) * 3
 
 
-def kept_by_transformers(logits: torch.Tensor, sampling: SamplingParams) -> torch.Tensor:
-    """Probabilities [vocab] after transformers' own warpers in their own order."""
-    scores, ids = logits.unsqueeze(0).double(), torch.zeros(1, 1, dtype=torch.long)
-    scores = TemperatureLogitsWarper(sampling.temperature)(ids, scores)
-    if sampling.top_k:
-        scores = TopKLogitsWarper(sampling.top_k)(ids, scores)
-    if sampling.top_p < 1:
-        scores = TopPLogitsWarper(sampling.top_p)(ids, scores)
-    return torch.softmax(scores, dim=-1)[0]
+def new(sampling: SamplingParams, name: str | None = None) -> Sequence:
+    return Sequence(request((7, 8, 9, 7), sampling=sampling, attempt_id=name), 0.0)
 
 
-@given(
-    seed=st.integers(0, 10_000),
-    temperature=st.floats(0.1, 2),
-    top_k=st.integers(0, VOCAB + 5),
-    top_p=st.floats(0.05, 1),
-    uniform=st.floats(0, 1, exclude_max=True),
-)
-def test_only_tokens_that_transformers_keeps_are_drawn(
-    seed: int, temperature: float, top_k: int, top_p: float, uniform: float
-) -> None:
-    sampling = SamplingParams(temperature=temperature, top_k=top_k, top_p=top_p)
-    logits = logits_of(seed)[0]
-    assert kept_by_transformers(logits, sampling)[draw(logits, sampling, uniform)] > 0
-
-
-@pytest.mark.parametrize(
-    "sampling",
-    [
-        SamplingParams(temperature=0.7),
-        SamplingParams(temperature=1.3, top_k=7),
-        SamplingParams(temperature=1.0, top_p=0.8),
-        SamplingParams(temperature=1.0, top_k=20, top_p=0.6),
-    ],
-)
-def test_every_token_is_drawn_as_often_as_its_probability_says(sampling: SamplingParams) -> None:
-    logits, num_draws = logits_of(3)[0], 2000
-    # quantiles instead of random numbers: exact up to one draw per token
-    counts = torch.zeros(VOCAB, dtype=torch.float64)
-    for i in range(num_draws):
-        counts[draw(logits, sampling, (i + 0.5) / num_draws)] += 1
-    expected = kept_by_transformers(logits, sampling)
-    assert (counts / num_draws - expected).abs().max() <= 1.5 / num_draws
+def take(sampler: Sampler, logits: torch.Tensor, sequences: list[Sequence]) -> list[int]:
+    """One step: sample, and append each token to its sequence."""
+    tokens = sampler.sample(logits.clone(), sequences).tokens
+    for sequence in sequences:
+        sequence.token_ids.append(tokens[sequence.id])
+    return [tokens[sequence.id] for sequence in sequences]
 
 
 def test_temperature_zero_is_the_argmax() -> None:
     logits = logits_of(5, rows=4)
-    tokens = Sampler().sample(logits, ["a", "b", "c", "d"], [SamplingParams()] * 4)
-    assert tokens == logits.argmax(-1).tolist()
+    assert take(Sampler(NO_EOS), logits, [new(SamplingParams()) for _ in range(4)]) == logits.argmax(-1).tolist()
 
 
-def test_a_seeded_request_draws_the_same_whatever_runs_beside_it() -> None:
-    own = SamplingParams(temperature=1.0, seed=11)
-    alone, crowded = Sampler(), Sampler()
-    for step in range(20):
-        logits = logits_of(step, rows=3)
-        mine = alone.sample(logits[1:2], ["me"], [own])
-        others = SamplingParams(temperature=1.5, seed=step)
-        among = crowded.sample(logits, ["x", "me", "y"], [others, own, SamplingParams(temperature=0.9)])
-        assert among[1] == mine[0]
+@given(own=any_dials, others=st.lists(any_dials, max_size=4), place=st.integers(0, 4))
+def test_what_a_request_gets_does_not_depend_on_neighbours_or_its_place(
+    own: SamplingParams, others: list[SamplingParams], place: int
+) -> None:
+    place = min(place, len(others))
+    alone, crowded, mine, twin = Sampler(NO_EOS), Sampler(NO_EOS), new(own), new(own)
+    neighbours = [new(other) for other in others]
+    for step in range(8):
+        logits = logits_of(step, rows=len(others) + 1)
+        crowd = [*neighbours[:place], twin, *neighbours[place:]]
+        found = crowded.sample(logits.clone(), crowd)
+        expected = alone.sample(logits[place : place + 1].clone(), [mine])
+        assert found.tokens[twin.id] == expected.tokens[mine.id]
+        assert found.logprobs.get(twin.id) == expected.logprobs.get(mine.id)
+        for sequence in (mine, *crowd):
+            sequence.token_ids.append((found.tokens | expected.tokens)[sequence.id])
 
 
-def test_two_unseeded_requests_differ_and_a_forgotten_one_starts_anew() -> None:
-    sampler, flat = Sampler(), torch.zeros(1, 10_000)
-    unseeded, seeded = SamplingParams(temperature=1.0), SamplingParams(temperature=1.0, seed=4)
-    first = [sampler.sample(flat, [name], [unseeded])[0] for name in ("a", "b", "a", "b", "a")]
-    assert len(set(first)) > 1
-    one = sampler.sample(flat, ["s"], [seeded])
-    sampler.forget("s")
+@given(dials=any_dials, forgotten=st.sets(st.integers(0, 9)))
+def test_a_sequence_that_was_forgotten_and_comes_again_goes_on_as_if_nothing_had_happened(
+    dials: SamplingParams, forgotten: set[int]
+) -> None:
+    steady, shaken, one, two = Sampler(NO_EOS), Sampler(NO_EOS), new(dials), new(dials)
+    for step in range(10):
+        if step in forgotten:
+            shaken.forget(two.id)
+        assert take(steady, logits_of(step), [one]) == take(shaken, logits_of(step), [two])
+
+
+def test_unseeded_draws_survive_being_forgotten_too_but_differ_by_request_and_engine() -> None:
+    unseeded, flat = SamplingParams(temperature=1.0), torch.zeros(1, 100_000)
+    sampler, sequence = Sampler(NO_EOS), new(unseeded, "one")
+    first = sampler.sample(flat.clone(), [sequence]).tokens["one"]
+    sampler.forget("one")
     sampler.forget("never seen")
-    assert sampler.sample(flat, ["s"], [seeded]) == one
+    assert sampler.sample(flat.clone(), [sequence]).tokens["one"] == first
+    again = Sequence(sequence.request, 1.0)  # the same id, sent a second time
+    others = [sampler.sample(flat.clone(), [new(unseeded)]).tokens for _ in range(3)]
+    elsewhere = Sampler(NO_EOS).sample(flat.clone(), [sequence]).tokens["one"]
+    sampler.forget("one")
+    ids = [first, elsewhere, sampler.sample(flat.clone(), [again]).tokens["one"]]
+    assert len({*ids, *(token for each in others for token in each.values())}) == 6
+
+
+def test_a_given_seed_is_the_same_in_every_engine_and_under_every_id() -> None:
+    flat, seeded = torch.zeros(1, 100_000), SamplingParams(temperature=1.0, seed=4)
+    tokens = {Sampler(NO_EOS).sample(flat.clone(), [new(seeded)]).tokens.popitem()[1] for _ in range(3)}
+    assert len(tokens) == 1
+    other = SamplingParams(temperature=1.0, seed=5)
+    assert Sampler(NO_EOS).sample(flat.clone(), [new(other)]).tokens.popitem()[1] not in tokens
+
+
+@pytest.mark.parametrize("broken", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_row_without_finite_logits_fails_alone(broken: float, temperature: float) -> None:
+    dials = SamplingParams(temperature=temperature, seed=1, logprobs=1)
+    logits = logits_of(9, rows=3)
+    expected = Sampler(NO_EOS).sample(logits[::2].clone(), sequences := [new(dials), new(dials)])
+    logits[1] = broken
+    bad = new(dials)
+    found = Sampler(NO_EOS).sample(logits, [sequences[0], bad, sequences[1]])
+    assert list(found.failures) == [bad.id]
+    assert "no finite logit" in str(found.failures[bad.id])
+    assert (found.tokens, found.logprobs) == (expected.tokens, expected.logprobs)
+
+
+def test_min_tokens_keeps_every_end_away_until_it_is_reached() -> None:
+    logits = torch.zeros(1, VOCAB)
+    logits[0, [2, 3]] = torch.tensor([9.0, 8.0])  # eos, then a stop id
+    sequence = new(SamplingParams(min_tokens=3, stop_token_ids=(3,)))
+    sampler = Sampler(frozenset({2}))
+    tokens = [take(sampler, logits, [sequence])[0] for _ in range(4)]
+    assert not {2, 3} & set(tokens[:3])
+    assert tokens[3] == 2
+
+
+def test_nothing_is_kept_of_a_sequence_that_has_ended() -> None:
+    sampler = Sampler(NO_EOS)
+    sequences = [new(SamplingParams(temperature=1, presence_penalty=1)), new(SamplingParams())]
+    take(sampler, logits_of(1, rows=2), sequences)
+    assert sampler.num_sequences == 2
+    for sequence in sequences:
+        sampler.forget(sequence.id)
+    assert sampler.num_sequences == 0

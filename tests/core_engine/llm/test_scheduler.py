@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from core_engine.contracts import Deadline, FinishReason, GenerateRequest, Pool
 from core_engine.errors import EngineRefused, InvalidRequest
 from core_engine.llm.block_pool import BlockPool
-from core_engine.llm.scheduler import BULK_AGE_S, GUARD_S, MAX_SKIPS, PoolLimits, Scheduler, SchedulerLimits, StepPlan
+from core_engine.llm.pacing import Objective
+from core_engine.llm.scheduler import GUARD_S, MAX_SKIPS, PoolLimits, Scheduler, SchedulerLimits, StepPlan
 from core_engine.llm.sequence import Sequence
 from core_engine.llm.step_time import StepTime, chunk_shape
 from tests.core_engine.llm.tiny import BULK, INTERACTIVE, STEP_TIME, limits, request
@@ -29,7 +31,7 @@ def scheduler(
 def step(s: Scheduler, now: float = 0.0) -> StepPlan:
     """One step as the engine makes it; the sampled token is always 7."""
     plan = s.schedule(now)
-    s.commit(plan, {item.sequence.id: 7 for item in plan.scheduled if item.samples}, NO_EOS)
+    s.commit(plan, {item.sequence.id: 7 for item in plan.scheduled if item.samples}, NO_EOS, now)
     s.blocks.check_integrity([q.block_table for q in s.sequences()])
     return plan
 
@@ -56,7 +58,7 @@ def test_a_prompt_longer_than_the_budget_is_prefilled_in_chunks() -> None:
 
 
 def test_interactive_decode_comes_before_interactive_prefill_before_bulk() -> None:
-    s = scheduler(within=limits(max_step_tokens=6))
+    s = scheduler(within=replace(limits(max_step_tokens=6), objective=Objective(50.0, 20.0)))  # bulk may come too
     add(s, request(range(3), attempt_id="decoding"))
     step(s)
     add(s, request(range(9), pool=Pool.BULK, attempt_id="bulk"), request(range(4), attempt_id="prefilling"))
@@ -145,7 +147,7 @@ def test_bulk_that_waited_is_lifted_to_its_floor_and_never_above() -> None:
         bulk = [item for item in step(s, now).scheduled if item.sequence.pool is Pool.BULK]
         assert len(bulk) <= BULK.min_seats
         ran_bulk += len(bulk)
-    assert 2 <= ran_bulk <= 2.0 / BULK_AGE_S + 1
+    assert 2 <= ran_bulk <= 2.0 / BULK.max_starve_s + 1
 
 
 def test_nothing_past_its_deadline_is_put_into_a_step() -> None:
@@ -161,10 +163,10 @@ def test_nothing_past_its_deadline_is_put_into_a_step() -> None:
         if now[0] >= 1.0:
             assert plan.scheduled == []
     assert waiting.finish_reason is running.finish_reason is FinishReason.DEADLINE
-    assert s.blocks.num_reserved == 0
+    assert s.blocks.num_held == 0
 
 
-def test_the_earliest_deadline_takes_the_seat_first() -> None:
+def test_the_earliest_deadline_takes_the_seat_first_and_without_one_the_objective_is_the_deadline() -> None:
     one_seat = PoolLimits(0, 1, 1.0, 64, 4096)
     s = scheduler(within=SchedulerLimits(one_seat, PoolLimits(0, 1, 1.0, 64, 4096), 256, 64, 0.015))
     add(
@@ -173,7 +175,7 @@ def test_the_earliest_deadline_takes_the_seat_first() -> None:
         request([1], max_tokens=1, attempt_id="late", deadline=Deadline(5.0, lambda: 0.0)),
         request([1], max_tokens=1, attempt_id="soon", deadline=Deadline(2.0, lambda: 0.0)),
     )
-    assert [ids(step(s))[0] for _ in range(3)] == ["soon", "late", "no deadline"]
+    assert [ids(step(s))[0] for _ in range(3)] == ["no deadline", "soon", "late"]
 
 
 def test_a_sequence_takes_a_seat_only_if_it_is_certain_to_finish() -> None:
@@ -192,8 +194,8 @@ def test_a_prompt_that_does_not_fit_does_not_block_those_behind_it_for_ever() ->
     finished = 0
     for round_ in range(400):
         if not round_ % 2:
-            add(s, request([1], max_tokens=2, attempt_id=f"small{round_}"))
-        finished += sum(item.sequence.id.startswith("small") for item in step(s).scheduled)
+            add(s, request([1], max_tokens=2, attempt_id=f"small{round_}"), now=0.02 * round_)
+        finished += sum(item.sequence.id.startswith("small") for item in step(s, 0.02 * round_).scheduled)
         if big.finish_reason:
             break
     assert finished > 1, "nobody overtook"
@@ -206,8 +208,7 @@ def test_a_bulk_pool_never_takes_more_than_its_share_of_the_cache() -> None:
     add(s, *(request(range(20), max_tokens=10, pool=Pool.BULK) for _ in range(6)))
     for _ in range(20):
         step(s)
-        held = sum(s.blocks.blocks_for(q.max_tokens) for q in s.running[Pool.BULK])
-        assert held <= BULK.max_kv_share * s.blocks.total
+        assert s.blocks.held[Pool.BULK] <= BULK.max_kv_share * s.blocks.total
 
 
 def test_bulk_leaves_the_interactive_floor_of_seats_free() -> None:

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import AsyncGenerator
+from dataclasses import replace
+from typing import Any
 
 import pytest
+import tokenizers
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tokenizers import AddedToken, decoders, models, normalizers
 from transformers import AutoTokenizer
 
-from core_engine.contracts import Deadline, FinishReason, GenerateRequest, SamplingParams, TokenDelta, Usage
+from core_engine.contracts import (
+    Deadline,
+    FinishReason,
+    GenerateRequest,
+    SamplingParams,
+    TokenDelta,
+    TokenLogprob,
+    Usage,
+)
 from core_engine.errors import InvalidRequest
 from core_engine.llm.gguf_reader import default_model_path
+from core_engine.llm.gguf_vocabulary import byte_level_vocabulary
 from core_engine.llm.text import Detokenizer, StopMatcher, generate_text
 from core_engine.llm.tokenizer import Tokenizer
 
@@ -75,9 +89,39 @@ def test_nobody_writes_a_turn_of_another_role_through_a_message(tokenizer: Token
 
 
 def test_a_model_without_a_template_says_so(tokenizer: Tokenizer) -> None:
-    bare = Tokenizer(["a", "b"], [], frozenset(), "gpt-2", 0, None)
+    bare = Tokenizer(byte_level_vocabulary(["a", "b"], [], frozenset(), "gpt-2", 0, None))
     with pytest.raises(InvalidRequest, match="no chat template"):
         bare.apply_chat_template([{"role": "user", "content": "a"}])
+
+
+@pytest.fixture(scope="module")
+def fallback(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    """A tokenizer as SentencePiece makes them: "▁" for a space, a token for each byte that nothing else has."""
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    pieces += ["▁", "a", "b", "c", "e", "t", "é", "日", "▁t", "▁a", "ab", "▁ab", "▁▁", "e▁"]
+    merges = [("▁", "t"), ("▁", "a"), ("a", "b"), ("▁a", "b"), ("▁", "▁"), ("e", "▁")]
+    library: Any = tokenizers
+    model = models.BPE(vocab={p: i for i, p in enumerate(pieces)}, merges=merges, byte_fallback=True, unk_token="<unk>")
+    built = library.Tokenizer(model)
+    built.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    parts = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    built.decoder = decoders.Sequence(parts)
+    built.add_special_tokens([AddedToken(piece, special=True, normalized=False) for piece in pieces[:3]])
+    folder = tmp_path_factory.mktemp("fallback")
+    built.save(str(folder / "tokenizer.json"))
+    (folder / "config.json").write_text(json.dumps({"eos_token_id": 2, "vocab_size": len(pieces) + 3}))
+    return Tokenizer.from_path(folder)
+
+
+def check_deltas(tokenizer: Tokenizer, ids: list[int], data: st.DataObject) -> None:
+    """Cut `ids` anyhow: what is shown is always a beginning of the full decode, and all of it at the end."""
+    detokenizer, out, at = Detokenizer(tokenizer.token_bytes, strips_space=tokenizer.strips_space), "", 0
+    while at < len(ids):
+        size = data.draw(st.integers(1, 5))
+        out += detokenizer.push(ids[at : at + size])
+        at += size
+        assert tokenizer.decode(ids).startswith(out)
+    assert out + detokenizer.flush() == tokenizer.decode(ids)
 
 
 @given(data=st.data())
@@ -88,12 +132,24 @@ def test_concatenated_deltas_equal_the_full_decode_for_any_tokens_and_chunking(
     ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=40))
     if data.draw(st.booleans()):
         ids = tokenizer.encode(data.draw(texts))
-    detokenizer, out, at = Detokenizer(tokenizer.token_bytes), "", 0
-    while at < len(ids):
-        size = data.draw(st.integers(1, 5))
-        out += detokenizer.push(ids[at : at + size])
-        at += size
-    assert out + detokenizer.flush() == tokenizer.decode(ids)
+    check_deltas(tokenizer, ids, data)
+
+
+@given(data=st.data())
+def test_concatenated_deltas_equal_the_full_decode_with_byte_fallback_too(
+    fallback: Tokenizer, data: st.DataObject
+) -> None:
+    ids = data.draw(st.lists(st.integers(0, fallback.vocab_size - 1), max_size=40))
+    if data.draw(st.booleans()):
+        text = data.draw(texts | st.text("abcet é日\U0001f642", max_size=20))
+        ids = fallback.encode(text)
+        assert fallback.decode(ids) == text.replace("▁", " ")
+    check_deltas(fallback, ids, data)
+
+
+def test_a_text_with_byte_fallback_keeps_the_spaces_that_are_its_own(fallback: Tokenizer) -> None:
+    for text in ("tab", " tab", "  ab é", "🙂 t", "日▁"):
+        assert fallback.decode(fallback.encode(text)) == text.replace("▁", " ")
 
 
 def test_decode_equals_transformers_on_random_tokens(tokenizer: Tokenizer, reference: AutoTokenizer) -> None:
@@ -144,18 +200,29 @@ class Scripted:
 
     def __init__(self, ids: list[int], finish: FinishReason) -> None:
         self.ids, self.finish, self.closed_after = ids, finish, -1
+        self.sent = 0
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
-        sent = 0
         try:
             for i, token in enumerate(self.ids):
                 last = i == len(self.ids) - 1
-                sent += 1
+                self.sent += 1
                 yield TokenDelta(
-                    (token,), self.finish if last else None, Usage(completion_tokens=sent) if last else None
+                    (token,), self.finish if last else None, Usage(completion_tokens=self.sent) if last else None
                 )
         finally:
-            self.closed_after = sent
+            self.closed_after = self.sent
+
+
+@given(
+    text=st.text("abc", max_size=20), stops=st.lists(st.text("abc", min_size=1, max_size=4), max_size=3), data=st.data()
+)
+def test_the_order_of_stop_strings_changes_nothing(text: str, stops: list[str], data: st.DataObject) -> None:
+    shuffled = data.draw(st.permutations(stops))
+    one, other = StopMatcher(tuple(stops)), StopMatcher(tuple(shuffled))
+    for letter in text:
+        assert one.push(letter) == other.push(letter)
+    assert (one.flush(), one.matched) == (other.flush(), other.matched)
 
 
 async def collect(
@@ -188,3 +255,62 @@ async def test_a_stop_token_is_not_shown_and_a_broken_character_ends_as_a_replac
     assert (text, tokens) == ("done", len(client.ids))
     client = Scripted(tokenizer.encode("🙂")[:1], FinishReason.LENGTH)
     assert (await collect(client, tokenizer, SamplingParams()))[0] == "\ufffd"
+
+
+@pytest.mark.parametrize(("min_tokens", "shown"), [(0, ""), (1, "a "), (3, "a b a "), (5, "a b a b a ")])
+async def test_stop_strings_are_looked_for_after_the_first_min_tokens(
+    tokenizer: Tokenizer, min_tokens: int, shown: str
+) -> None:
+    ids = tokenizer.encode("a b a b a b")
+    assert [tokenizer.decode([i]) for i in ids] == ["a", " b", " a", " b", " a", " b"]
+    client = Scripted(ids, FinishReason.LENGTH)
+    sampling = SamplingParams(stop=("a", "b"), min_tokens=min_tokens)
+    assert await collect(client, tokenizer, sampling) == (shown, FinishReason.STOP, min_tokens + 1)
+
+
+async def test_a_stop_string_that_begins_before_min_tokens_is_none(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode("a b a b")
+    text, reason, _ = await collect(
+        Scripted(ids, FinishReason.LENGTH), tokenizer, SamplingParams(stop=("b a",), min_tokens=2)
+    )
+    assert (text, reason) == ("a b a b", FinishReason.LENGTH)
+
+
+class Told(Scripted):
+    """Tells a log-probability with every token, and the prompt's with the first; usage with the first and the last."""
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
+        async for delta in super().generate(request):
+            is_first = self.sent == 1
+            (token,) = delta.token_ids
+            yield replace(
+                delta,
+                logprobs=(TokenLogprob(token, -float(self.sent), 1),),
+                prompt_logprobs=(None, TokenLogprob(2, -0.5, 3)) if is_first else None,
+                usage=Usage(prompt_tokens=2, cached_tokens=1, completion_tokens=1) if is_first else delta.usage,
+            )
+
+
+async def test_log_probabilities_come_with_the_delta_of_their_token_even_if_its_text_is_held_back(
+    tokenizer: Tokenizer,
+) -> None:
+    ids = tokenizer.encode("wait for 🙂 the end. No")
+    request = GenerateRequest("a", (1, 2), SamplingParams(stop=("end. No",), logprobs=0), Deadline.never())
+    client = Told(ids, FinishReason.LENGTH)
+    deltas = [delta async for delta in generate_text(client, tokenizer, request)]  # type: ignore[arg-type]
+    assert "".join(delta.text for delta in deltas) == "wait for 🙂 the "
+    assert any(delta.num_tokens and not delta.text for delta in deltas)
+    told = [entry for delta in deltas for entry in delta.logprobs or ()]
+    assert [entry.token_id for entry in told] == ids[: len(told)]
+    assert [len(delta.logprobs or ()) for delta in deltas] == [delta.num_tokens for delta in deltas]
+    assert [delta.prompt_logprobs is not None for delta in deltas] == [True] + [False] * (len(deltas) - 1)
+
+
+async def test_the_usage_of_a_stream_cut_by_a_stop_string_is_what_the_engine_said_first_and_the_tokens_so_far(
+    tokenizer: Tokenizer,
+) -> None:
+    request = GenerateRequest("a", (1, 2), SamplingParams(stop=("end",)), Deadline.never())
+    client = Told(tokenizer.encode("at the end of all"), FinishReason.LENGTH)
+    deltas = [delta async for delta in generate_text(client, tokenizer, request)]  # type: ignore[arg-type]
+    usage = deltas[-1].usage
+    assert usage == Usage(prompt_tokens=2, cached_tokens=1, completion_tokens=sum(d.num_tokens for d in deltas))

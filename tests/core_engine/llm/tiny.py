@@ -11,11 +11,14 @@ from core_engine.contracts import Deadline, FinishReason, GenerateRequest, Pool,
 from core_engine.llm.block_pool import BlockPool
 from core_engine.llm.decoder import Decoder
 from core_engine.llm.engine import Engine
-from core_engine.llm.gguf_weights import expected_shapes
-from core_engine.llm.model_config import ModelConfig
+from core_engine.llm.gguf_vocabulary import byte_level_vocabulary
+from core_engine.llm.grammar import Grammars
+from core_engine.llm.model_config import ModelConfig, expected_shapes
+from core_engine.llm.prefix_hash import PrefixHasher
 from core_engine.llm.runner import Runner
 from core_engine.llm.scheduler import PoolLimits, Scheduler, SchedulerLimits
 from core_engine.llm.step_time import StepTime
+from core_engine.llm.tokenizer import Tokenizer
 
 CONFIG = ModelConfig(
     num_layers=2,
@@ -33,7 +36,7 @@ CONFIG = ModelConfig(
 EOS = 2
 STEP_TIME = StepTime(a=0.010, b=0.0005, c=0.001, d=1e-6, e=1e-8)
 INTERACTIVE = PoolLimits(min_seats=2, max_seats=8, max_kv_share=1.0, max_queued=64, max_queued_tokens=4096)
-BULK = PoolLimits(min_seats=1, max_seats=6, max_kv_share=0.75, max_queued=64, max_queued_tokens=4096)
+BULK = PoolLimits(1, 6, max_kv_share=0.75, max_queued=64, max_queued_tokens=4096, max_starve_s=0.5)
 _ids = count()
 
 
@@ -50,12 +53,29 @@ def limits(max_step_tokens: int = 64, max_step_s: float = 0.015) -> SchedulerLim
 
 
 def tiny_engine(
-    *, num_blocks: int = 65, block_size: int = 4, max_step_tokens: int = 64, clock: Callable[[], float] | None = None
+    *,
+    num_blocks: int = 65,
+    block_size: int = 4,
+    max_step_tokens: int = 64,
+    clock: Callable[[], float] | None = None,
+    has_prefix_cache: bool = True,
+    grammars: Grammars | None = None,
 ) -> Engine:
-    scheduler = Scheduler(limits(max_step_tokens), BlockPool(num_blocks, block_size), STEP_TIME)
-    runner = Runner(Decoder(CONFIG, tiny_weights()), num_blocks, block_size)
+    hasher = PrefixHasher(block_size, "tiny") if has_prefix_cache else None
+    is_ready = grammars.is_ready if grammars is not None else lambda _: True
+    pool = BlockPool(num_blocks, block_size)
+    scheduler = Scheduler(limits(max_step_tokens), pool, STEP_TIME, hasher, is_ready)
+    runner = Runner(
+        Decoder(CONFIG, tiny_weights()), num_blocks, block_size, eos_token_ids=frozenset({EOS}), grammars=grammars
+    )
     options = {} if clock is None else {"clock": clock}
     return Engine(scheduler, runner, frozenset({EOS}), **options)
+
+
+def tiny_tokenizer() -> Tokenizer:
+    """A token for every printable ASCII character; id 2 is a control token."""
+    letters = [chr(code) for code in range(33, 127)] + ["Ġ", "Ċ", "Ã"]
+    return Tokenizer(byte_level_vocabulary(letters, [], frozenset({EOS}), "gpt-2", EOS, None))
 
 
 def request(
@@ -65,11 +85,14 @@ def request(
     deadline: Deadline | None = None,
     attempt_id: str | None = None,
     sampling: SamplingParams | None = None,
+    *,
+    can_end: bool = False,
 ) -> GenerateRequest:
+    """`can_end`: an end-of-sequence token ends its completion."""
     return GenerateRequest(
         attempt_id=attempt_id or f"attempt-{next(_ids)}",
         prompt_token_ids=tuple(prompt),
-        sampling=sampling or SamplingParams(max_tokens=max_tokens, ignore_eos=True),
+        sampling=sampling or SamplingParams(max_tokens=max_tokens, ignore_eos=not can_end),
         deadline=deadline or Deadline.never(),
         pool=pool,
     )

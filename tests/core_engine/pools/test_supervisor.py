@@ -11,7 +11,7 @@ import pytest
 
 from core_engine.errors import ConfigurationError
 from core_engine.pools.pulse import Pulse
-from core_engine.pools.replica import ChildFailed, ChildState, RestartPolicy
+from core_engine.pools.replica import ChildFailed, ChildState, RestartPolicy, RestartReason
 from core_engine.pools.supervisor import Supervisor, is_ready_again
 from tests.core_engine.pools.conftest import BEATING, CRASHING, DEAF, IDLE, POLITE, PRELUDE, Station, wait_for_end
 
@@ -55,6 +55,7 @@ async def test_a_killed_child_is_restarted(supervisor: Supervisor, station: Stat
     os.kill(first, signal.SIGKILL)
     status = await supervisor.until("child", is_ready_again(0))
     assert (status.restarts, status.last_reason) == (1, "ended with signal SIGKILL")
+    assert status.restarts_by == {RestartReason.SIGNAL: 1}
     assert status.pid != first
 
 
@@ -88,6 +89,40 @@ async def test_what_ready_raises_is_the_failure(supervisor: Supervisor, station:
         await supervisor.start(replace(station.spec(IDLE), ready=refuse))
 
 
+async def test_a_run_that_does_not_come_up_is_a_restart_of_its_own_kind(
+    supervisor: Supervisor, station: Station
+) -> None:
+    async def refuse() -> None:
+        raise ConfigurationError("it speaks another protocol")
+
+    readies = iter((station.ready, refuse, station.ready))
+    await supervisor.start(replace(station.spec(IDLE), ready=lambda: next(readies)()))
+    os.kill(pid_of(supervisor), signal.SIGKILL)
+    status = await supervisor.until("child", is_ready_again(1))
+    assert status.restarts_by == {RestartReason.SIGNAL: 1, RestartReason.NOT_READY: 1}
+
+
+async def test_every_run_is_told_the_restarts_before_it_by_reason(supervisor: Supervisor, station: Station) -> None:
+    script = PRELUDE + "say('count', os.environ.get('R__SIGNAL', 'none'))\nsignal.pause()\n"
+    counts: list[str] = []
+
+    async def ready() -> None:
+        counts.append(await station.heard("count"))
+
+    await supervisor.start(replace(station.spec(script), ready=ready, restarts_prefix="R__"))
+    for restarts in range(2):
+        os.kill(pid_of(supervisor), signal.SIGKILL)
+        await supervisor.until("child", is_ready_again(restarts))
+    assert counts == ["none", "1", "2"]
+
+
+def test_a_child_without_a_prefix_is_told_nothing(station: Station) -> None:
+    spec = station.spec(IDLE)
+    assert spec.environment({"signal": 3}) == spec.env
+    told = replace(spec, env={"A": "1"}, restarts_prefix="R__").environment({"signal": 3, "not_ready": 1})
+    assert told == {"A": "1", "R__SIGNAL": "3", "R__NOT_READY": "1"}
+
+
 async def test_a_command_that_does_not_exist_fails_with_a_sentence(supervisor: Supervisor, station: Station) -> None:
     with pytest.raises(ChildFailed, match=r"cannot run /no/such: No such file or directory"):
         await supervisor.start(replace(station.spec(IDLE), argv=("/no/such",)))
@@ -99,6 +134,7 @@ async def test_it_gives_up_after_too_many_crashes(supervisor: Supervisor, statio
         await supervisor.until_failed()
     status = supervisor.status("child")
     assert (status.state, status.restarts, status.pid) == (ChildState.FAILED, 2, None)
+    assert status.restarts_by == {RestartReason.EXIT: 2}
 
 
 async def test_waiting_for_a_child_that_is_given_up_raises(supervisor: Supervisor, station: Station) -> None:
@@ -130,6 +166,7 @@ async def test_a_stopped_process_is_killed_and_restarted(supervisor: Supervisor,
     os.kill(first, signal.SIGSTOP)
     status = await supervisor.until("child", is_ready_again(0))
     assert status.last_reason == "gave no sign of life for 1 s"
+    assert status.restarts_by == {RestartReason.SILENT: 1}
     assert wait_for_end(first)
 
 

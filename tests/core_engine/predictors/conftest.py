@@ -14,8 +14,9 @@ from core_engine import contracts
 from core_engine.contracts import Deadline, Monotonic, Prediction, PredictRequest
 from core_engine.costs.facts import Fact
 from core_engine.costs.spool import Spool, read_spool
+from core_engine.llm.tokenizer import Tokenizer
 from core_engine.metrics import Metrics
-from core_engine.predictors.declaration import Predictor, TorchScorer
+from core_engine.predictors.declaration import LMGenerate, Predictor
 from core_engine.predictors.predict import PredictFlow
 from core_engine.predictors.registry import Registry
 from core_engine.predictors.rungs import RungCache
@@ -34,6 +35,7 @@ class Ladder:
     rungs: RungCache = field(default_factory=RungCache)
     predictions: FakePredictions = field(default_factory=FakePredictions)
     connect_predictions: bool = True
+    tokenizer: Tokenizer | None = None
 
     async def predict(
         self,
@@ -45,7 +47,7 @@ class Ladder:
         is_batch: bool = False,
     ) -> Prediction:
         chosen = predictor or self.predictor
-        if isinstance(chosen.model, TorchScorer):
+        if not isinstance(chosen.model, LMGenerate):
             await self.rungs.get(chosen, Deadline.never())  # as a door does before it serves
         flow = PredictFlow(
             features=self.features,
@@ -55,6 +57,7 @@ class Ladder:
             metrics=self.metrics,
             feature_cap_s=0.015,
             predictions=self.predictions if self.connect_predictions else None,
+            tokenizer=self.tokenizer,
             clock=clock,
         )
         request = PredictRequest(

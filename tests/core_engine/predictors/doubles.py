@@ -22,6 +22,8 @@ from core_engine.contracts import (
     FeatureValue,
     FinishReason,
     GenerateRequest,
+    HeadResult,
+    Pool,
     ReadCost,
     Rung,
     ScoreRequest,
@@ -32,6 +34,7 @@ from core_engine.contracts import (
 from core_engine.errors import EngineUnavailable, HeadraceError
 from core_engine.llm import messages as wire
 from core_engine.llm.client import EngineClient
+from core_engine.llm.totals import EngineTotals
 from core_engine.predictors.declaration import (
     Column,
     ColumnKind,
@@ -137,12 +140,15 @@ class FakeEngine(EngineClient):
         self.hold: asyncio.Event | None = None
         self.started = asyncio.Event()
         self.aborted = asyncio.Event()
+        self.head_values: tuple[float, ...] = (MODEL_SCORE, 1 - MODEL_SCORE)
+        self.head_requests: list[GenerateRequest] = []
         self.score_requests: list[ScoreRequest] = []
         self.generate_requests: list[GenerateRequest] = []
         self.loaded: list[str] = []
         self.load_error: HeadraceError | None = None
         self.snapshot = wire.Snapshot(step=7, free_blocks=11, interactive=wire.PoolLoad(waiting=2, running=3))
         self.welcome: wire.Welcome | None = wire.Welcome(wire.PROTOCOL, "first", "tiny", 512, "bfloat16", ())
+        self.last_welcome, self.totals, self.refused = self.welcome, EngineTotals(), dict.fromkeys(Pool, 0)
 
     @property
     def available(self) -> bool:
@@ -162,6 +168,13 @@ class FakeEngine(EngineClient):
         if self.error is not None:
             raise self.error
         return ScoreResult(self.scores, 0.001, 0.002, Usage(rows=1, batch_size=4, device_s=0.0005))
+
+    async def head(self, request: GenerateRequest) -> HeadResult:
+        self.head_requests.append(request)
+        if self.error is not None:
+            raise self.error
+        usage = Usage(prompt_tokens=len(request.prompt_token_ids), cached_tokens=16, device_s=0.004)
+        return HeadResult(self.head_values, 0.001, 0.002, usage)
 
     async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
         self.generate_requests.append(request)

@@ -22,8 +22,8 @@ from core_engine.errors import (
     StoreUnavailable,
     UnknownName,
 )
+from core_engine.predictors.climb import reason_of
 from core_engine.predictors.declaration import FeatureUse, Objective, OnState
-from core_engine.predictors.predict import reason_of
 from tests.core_engine.predictors.conftest import Ladder
 from tests.core_engine.predictors.doubles import (
     INPUTS,

@@ -23,6 +23,7 @@ from examples.flights.fitting import fit_scorer
 from examples.flights.predictors import Artifacts, Categories, delay_risk, flight_notice
 from examples.flights.prepare import Prepared
 from examples.flights.quality import Quality, RungQuality, auc
+from examples.flights.route_risk import route_risk
 from examples.flights.training import Split, build_split, known_rows
 from featurestore.definitions import FeatureView
 from featurestore.windows import WindowPlan
@@ -53,6 +54,7 @@ def prepared(data: FlightData, views: tuple[FeatureView, ...], tmp_path_factory:
         views=views,
         delay_risk=delay_risk(CATEGORIES, ARTIFACTS),
         arrival_delay=arrival_delay(CATEGORIES, ARTIFACTS),
+        route_risk=route_risk(CATEGORIES, ARTIFACTS),
         flight_notice=flight_notice(),
         clock=shifted_clock(NOW),
         quality=QUALITY,

@@ -20,6 +20,7 @@ from examples.flights.data import FlightData
 from examples.flights.predictors import FEATURES, Artifacts, Categories, delay_risk, flight_notice
 from examples.flights.prepare import Prepared
 from examples.flights.quality import Quality, RungQuality
+from examples.flights.route_risk import route_risk
 from examples.flights.training import REFS
 from examples.flights.upcoming import upcoming_flights
 from featurestore.definitions import FeatureView
@@ -44,6 +45,7 @@ def whole_year(data: FlightData, views: tuple[FeatureView, ...], tmp_path_factor
         views=views,
         delay_risk=delay_risk(Categories(("UA",), ("JFK",), ("LAX",)), Artifacts(nowhere, nowhere, nowhere, 0.2)),
         arrival_delay=arrival_delay(Categories(("UA",), ("JFK",), ("LAX",)), Artifacts(nowhere, nowhere, nowhere, 0.2)),
+        route_risk=route_risk(Categories(("UA",), ("JFK",), ("LAX",)), Artifacts(nowhere, nowhere, nowhere, 0.2)),
         flight_notice=flight_notice(),
         clock=shifted_clock(START),
         quality=QUALITY,

@@ -1,0 +1,76 @@
+"""Requests into messages and back, errors out of messages: both ends of the wire use the same few functions."""
+
+from __future__ import annotations
+
+from core_engine.contracts import Deadline, GenerateRequest, ScoreRequest
+from core_engine.errors import HeadraceError
+from core_engine.llm import messages as wire
+
+
+def generate_message(request: GenerateRequest) -> wire.Generate:
+    return wire.Generate(
+        request.attempt_id,
+        request.prompt_token_ids,
+        request.sampling,
+        request.deadline.to_wire(),
+        request.pool,
+        request.tenant,
+        request.predictor,
+        request.version,
+        request.path,
+        request.template_tokens,
+        request.head,
+    )
+
+
+def generate_request(message: wire.Generate) -> GenerateRequest:
+    """Its deadline is on the receiver's clock, less the transit."""
+    return GenerateRequest(
+        message.attempt_id,
+        message.prompt_token_ids,
+        message.sampling,
+        Deadline.from_wire(message.deadline),
+        message.pool,
+        message.tenant,
+        message.predictor,
+        message.version,
+        message.path,
+        message.template_tokens,
+        message.head,
+    )
+
+
+def score_message(request: ScoreRequest) -> wire.Score:
+    return wire.Score(
+        request.attempt_id,
+        request.scorer,
+        request.features,
+        request.num_rows,
+        request.deadline.to_wire(),
+        request.pool,
+        request.tenant,
+        request.path,
+    )
+
+
+def score_request(message: wire.Score) -> ScoreRequest:
+    return ScoreRequest(
+        message.attempt_id,
+        message.scorer,
+        message.features,
+        message.num_rows,
+        Deadline.from_wire(message.deadline),
+        message.pool,
+        message.tenant,
+        message.path,
+    )
+
+
+def error_of(failed: wire.Failed) -> HeadraceError:
+    """The error of our tree that `failed.code` names; a code that this process does not know is the root's."""
+    kinds = {kind.code: kind for kind in _tree(HeadraceError)}
+    return kinds.get(failed.code, HeadraceError)(failed.message)
+
+
+def _tree(root: type[HeadraceError]) -> list[type[HeadraceError]]:
+    return [root, *(kind for child in root.__subclasses__() for kind in _tree(child))]

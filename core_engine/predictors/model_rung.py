@@ -1,0 +1,125 @@
+"""The model rung: one question to the engine, by a torch scorer's row or by a prompt to the language model's labels."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
+
+from core_engine.contracts import (
+    Deadline,
+    GenerateRequest,
+    HeadResult,
+    Monotonic,
+    Pool,
+    Reason,
+    SamplingParams,
+    ScoreRequest,
+    ScoreResult,
+)
+from core_engine.errors import DeadlineExceeded, HeadraceError
+from core_engine.predictors.climb import Climb, Missed, one_score, reason_of
+from core_engine.predictors.declaration import LMScore, Objective, Predictor
+from core_engine.predictors.label_prompt import LabelPrompts
+
+if TYPE_CHECKING:  # pyzmq and tokenizers are the affair of those who build them
+    from core_engine.llm.client import EngineClient
+    from core_engine.llm.tokenizer import Tokenizer
+
+Result = TypeVar("Result", ScoreResult, HeadResult)
+
+
+class ModelRung:
+    """`tokenizer` None: a predictor that the language model scores has no model rung in this process."""
+
+    def __init__(self, engine: EngineClient, tokenizer: Tokenizer | None, clock: Monotonic) -> None:
+        self._engine = engine
+        self._prompts = LabelPrompts(tokenizer) if tokenizer is not None else None
+        self._clock = clock
+
+    async def ask(self, climb: Climb) -> float:
+        """The model's score of the predictor's label; leaves usage, times and further scores in `climb`.
+
+        Raises:
+            Missed: features that the model may not use, no time, or whatever the engine answered instead.
+        """
+        deadline = climb.request.deadline.child(math.inf, climb.reserve_s)
+        if climb.features.skip_model is not None:
+            raise Missed(climb.features.reason, climb.features.skip_model)
+        if isinstance(climb.predictor.model, LMScore):
+            return await self._ask_language_model(climb, climb.predictor.model, deadline)
+        request = _score_request(climb, deadline)
+        result = await self._timed(climb, lambda: self._engine.score(request), deadline)
+        return one_score(result.scores)
+
+    async def _ask_language_model(self, climb: Climb, model: LMScore, deadline: Deadline) -> float:
+        request = self._label_request(climb, deadline)
+        result = await self._timed(climb, lambda: self._engine.head(request), deadline)
+        if len(result.values) != len(model.labels):
+            raise Missed(Reason.MODEL_ERROR, f"expected {len(model.labels)} probabilities, got {len(result.values)}")
+        names = [label.name for label in model.labels]
+        scores: Mapping[str, float] = dict(zip(names, result.values, strict=True))
+        value = one_score((scores[climb.predictor.label],))
+        climb.scores = scores
+        return value
+
+    async def _timed(self, climb: Climb, ask: Callable[[], Awaitable[Result]], deadline: Deadline) -> Result:
+        """The engine's answer; what it took is the model's time, all but the device's own of it is queue."""
+        if deadline.expired:
+            raise Missed(Reason.DEADLINE, "no time was left for the model")
+        started_s = self._clock()
+        try:
+            result = await ask()
+        except HeadraceError as error:
+            elapsed_ms = (self._clock() - started_s) * 1e3
+            is_late = isinstance(error, DeadlineExceeded)
+            overran = climb.stages.overran or ("model" if is_late else None)
+            climb.stages = replace(climb.stages, model_ms=elapsed_ms, overran=overran)
+            raise Missed(reason_of(error), str(error)) from None
+        elapsed_ms, model_ms = (self._clock() - started_s) * 1e3, result.model_s * 1e3
+        # all that is not the device is queue: transport, the engine's own queue, the step before
+        climb.stages = replace(climb.stages, queue_ms=max(0.0, elapsed_ms - model_ms), model_ms=model_ms)
+        climb.usage = result.usage
+        return result
+
+    def _label_request(self, climb: Climb, deadline: Deadline) -> GenerateRequest:
+        if self._prompts is None:
+            raise Missed(Reason.NO_RUNG, "no tokenizer is connected")
+        predictor, cpu_s = climb.predictor, time.thread_time()
+        try:
+            asked = self._prompts.ask(predictor, climb.inputs, climb.features.values)
+        except HeadraceError as error:
+            raise Missed(Reason.MODEL_ERROR, str(error)) from None
+        climb.caller_cpu_s += time.thread_time() - cpu_s
+        return GenerateRequest(
+            attempt_id=climb.request.attempt_id,
+            prompt_token_ids=asked.token_ids,
+            sampling=SamplingParams(),
+            deadline=deadline,
+            pool=_pool(predictor),
+            tenant=climb.request.tenant,
+            predictor=predictor.name,
+            version=predictor.version,
+            path=climb.request.path,
+            template_tokens=asked.template_tokens,
+            head=asked.head,
+        )
+
+
+def _score_request(climb: Climb, deadline: Deadline) -> ScoreRequest:
+    return ScoreRequest(
+        attempt_id=climb.request.attempt_id,
+        scorer=climb.predictor.id,
+        features=climb.encode().astype("<f4", copy=False).tobytes(),
+        num_rows=1,
+        deadline=deadline,
+        pool=_pool(climb.predictor),
+        tenant=climb.request.tenant,
+        path=climb.request.path,
+    )
+
+
+def _pool(predictor: Predictor) -> Pool:
+    return Pool.INTERACTIVE if predictor.objective is Objective.LATENCY else Pool.BULK

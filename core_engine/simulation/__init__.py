@@ -1,0 +1,1 @@
+"""The real scheduler on a virtual clock: traces in, latencies and throughput out. No torch, no socket, no waiting."""

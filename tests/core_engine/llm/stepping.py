@@ -1,0 +1,61 @@
+"""A decoder run step by step through `Runner.step_input`, without a scheduler: any batch, any chunks, any blocks."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import torch
+
+from core_engine.contracts import Deadline, GenerateRequest, SamplingParams
+from core_engine.llm import sequence as sequences
+from core_engine.llm.decoder import Decoder
+from core_engine.llm.runner import Runner
+from core_engine.llm.scheduler import Scheduled
+
+
+class Stepper:
+    """Keeps the cache and hands out blocks; everything else is the decoder's and the runner's own code."""
+
+    def __init__(self, decoder: Decoder, num_blocks: int = 257, block_size: int = 4) -> None:
+        self.decoder, self.block_size = decoder, block_size
+        self.runner = Runner(decoder, num_blocks, block_size, eos_token_ids=frozenset())
+        self._free = list(range(1, num_blocks))  # block 0 is padding, as in the block pool
+        random.Random(0).shuffle(self._free)
+
+    def sequence(self, prompt: Sequence[int], max_tokens: int = 64) -> sequences.Sequence:
+        request = GenerateRequest("", tuple(prompt), SamplingParams(max_tokens=max_tokens), Deadline.never())
+        sequence = sequences.Sequence(request, arrival_s=0.0)
+        num_blocks = -(-(len(prompt) + max_tokens) // self.block_size)
+        sequence.block_table = [self._free.pop() for _ in range(num_blocks)]
+        return sequence
+
+    def release(self, sequence: sequences.Sequence) -> None:
+        """Take its blocks back; they are handed out again last, still holding what it wrote."""
+        self._free = sequence.block_table + self._free
+        sequence.block_table = []
+
+    @torch.inference_mode()
+    def step(self, *work: tuple[sequences.Sequence, int]) -> list[torch.Tensor]:
+        """Compute so many more tokens of each sequence, decode rows first; the logits of all its rows, in order."""
+        step = self.runner.step_input([Scheduled(sequence, n, 0.0) for sequence, n in work])
+        every = torch.arange(len(step.token_ids))
+        hidden = self.decoder.forward(replace(step, output_rows=every), self.runner.cache)
+        for sequence, num_tokens in work:
+            sequence.num_computed_tokens += num_tokens
+        return list(torch.split(self.decoder.logits(hidden), [n for _, n in work]))
+
+    def prefill(self, prompt: Sequence[int], chunk: int | None = None) -> torch.Tensor:
+        """Logits of every position, [num_tokens, vocab], alone and in chunks of one size."""
+        return torch.cat([rows for _, rows in self.chunks(self.sequence(prompt), chunk or len(prompt))])
+
+    def chunks(self, sequence: sequences.Sequence, chunk: int) -> Iterable[tuple[int, torch.Tensor]]:
+        while (left := sequence.num_uncomputed_tokens) > 0:
+            num_tokens = min(chunk, left)
+            yield num_tokens, self.step((sequence, num_tokens))[0]
+
+    def decode(self, sequence: sequences.Sequence, token_id: int) -> torch.Tensor:
+        """Append a token and compute it; its logits, [vocab]."""
+        sequence.token_ids.append(token_id)
+        return self.step((sequence, 1))[0][0]
