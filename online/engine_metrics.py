@@ -94,6 +94,7 @@ def _snapshot(snapshot: Snapshot) -> Iterable[Metric]:
     yield _gauge("scoring_rows_waiting", "Rows that wait for a scorer.", snapshot.scoring_rows)
     held = 1 - snapshot.free_blocks / snapshot.total_blocks if snapshot.total_blocks else 0.0
     yield _gauge("kv_cache_usage_perc", "KV blocks held. 1 means all of them.", held)
+    yield _gauge("kv_unused_slots", "KV slots allocated to sequences and not written.", snapshot.unused_slots)
     yield _gauge("engine_last_step_seconds", "Duration of the last step.", snapshot.step_s)
     yield _gauge("engine_last_predicted_step_seconds", "The step-time model's word for it.", snapshot.predicted_step_s)
 

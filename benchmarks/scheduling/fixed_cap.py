@@ -12,6 +12,7 @@ from dataclasses import replace
 from core_engine.llm.block_pool import BlockPool
 from core_engine.llm.prefix_hash import PrefixHasher
 from core_engine.llm.scheduler import Scheduler
+from core_engine.llm.sequence import Sequence
 from core_engine.llm.step_plan import StepPlan
 from core_engine.simulation.presets import Device
 
@@ -21,7 +22,7 @@ BULK_CONTEXT = 2048  # tokens of a bulk row's context, about
 class FixedCap(Scheduler):
     """The cap is the bulk pool's `max_step_tokens`; what interactive sequences can spare is not asked."""
 
-    def bulk_room_s(self, plan: StepPlan, now: float) -> float:
+    def bulk_room_s(self, plan: StepPlan, now: float, decoding: list[Sequence]) -> float:
         return math.inf
 
 

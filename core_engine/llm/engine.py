@@ -138,6 +138,7 @@ class Engine:
             scoring_rows=scoring_rows,
             free_blocks=scheduler.blocks.num_free,
             total_blocks=scheduler.blocks.total,
+            unused_slots=scheduler.seating.unused_slots,
             step_s=self.last_step_s,
             predicted_step_s=self.last_predicted_s,
             coefficients=scheduler.step_time.coefficients,

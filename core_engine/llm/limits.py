@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from core_engine.contracts import Pool
+from core_engine.errors import ConfigurationError
 from core_engine.llm.pacing import Objective
 
 
@@ -34,6 +35,19 @@ class SchedulerLimits:
     max_step_s: float
     objective: Objective = field(default_factory=Objective)
     tenant_weights: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for pool, other in ((Pool.INTERACTIVE, self.bulk), (Pool.BULK, self.interactive)):
+            if other.min_seats >= self.max_seats:
+                raise ConfigurationError(
+                    f"{pool} would never get a seat: min_seats of the other pool is {other.min_seats}, expected "
+                    f"less than the {self.max_seats} seats of both"
+                )
+        floors = self.interactive.min_kv_share, self.bulk.min_kv_share
+        if sum(floors) >= 1:
+            raise ConfigurationError(
+                f"min_kv_share of the pools is {floors[0]} and {floors[1]}, expected a sum below 1"
+            )
 
     @property
     def max_seats(self) -> int:

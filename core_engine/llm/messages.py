@@ -162,6 +162,7 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True):
     scoring_rows: int = 0
     free_blocks: int = 0
     total_blocks: int = 0
+    unused_slots: int = 0  # allocated to sequences and not (yet) written: less than a block each
     step_s: float = 0.0
     predicted_step_s: float = 0.0
     coefficients: tuple[float, ...] = ()  # seconds: step_time.StepTime a..e

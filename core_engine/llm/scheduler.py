@@ -37,6 +37,7 @@ MAX_WAIT_S = {Pool.INTERACTIVE: 10.0, Pool.BULK: 3600.0}  # urgency of a sequenc
 GUARD_S = 1.0  # how long after the last guarded request the step cap stays
 GUARDED_BUDGET_S = 1.0  # a budget above this survives any step that the token budget allows
 QUIET_S = 10.0  # how long after the last interactive sequence bulk still leaves room for the next
+LOSS = 0.02  # what a long prompt alone may lose by being cut into chunks
 AIM = 0.97  # of the largest slow-down: aiming at all of it misses it half of the time
 # What bulk may use of what requests can spare; chosen by simulation (docs/performance.md), flat around these values:
 PACE_SHARE = 0.2  # of the slow-down that decode rows may have
@@ -184,21 +185,23 @@ class Scheduler:
             self._interactive_until_s = now + QUIET_S
         decoding, prefilling = self._split(Pool.INTERACTIVE)
         self._decode(plan, decoding)
-        room_s = self._prompt_room_s(plan, decoding, prefilling, now)
+        room_s = min(self._prompt_room_s(plan, decoding, prefilling, now), plan.predicted_s + self._longest_s())
         self._prefill(plan, prefilling, Pool.INTERACTIVE, room_s, interactive.max_step_tokens)
         if self._has(Pool.BULK):
             before = plan.tokens_left
-            self._bulk(plan, self.bulk_room_s(plan, now), bulk.max_step_tokens)
+            self._bulk(plan, self.bulk_room_s(plan, now, decoding), bulk.max_step_tokens)
             if plan.tokens_left < before:
                 self._bulk_ran_s = now
 
-    def bulk_room_s(self, plan: StepPlan, now: float) -> float:
-        """Seconds that the step, with bulk in it, may take at most: what nobody interactive would miss."""
+    def bulk_room_s(self, plan: StepPlan, now: float, decoding: list[Sequence]) -> float:
+        """Seconds that the step, with bulk in it, may take at most: what nobody interactive would miss.
+
+        `decoding`: the interactive sequences that have their prompt behind them.
+        """
         objective = self.limits.objective
         if now >= self._interactive_until_s:
             return math.inf
-        decoding, prefilling = self._split(Pool.INTERACTIVE)
-        prompts = self._prompts(prefilling)
+        prompts = self._prompts([s for s in self.running[Pool.INTERACTIVE] if not s.is_decoding])
         if prompts is None:
             return 0.0
         paced = replace(objective, tpot=1 + PACE_SHARE * (objective.tpot - 1))
@@ -222,6 +225,13 @@ class Scheduler:
             return math.inf
         needed_s = plan.predicted_s * max(aim.tpot, 1 / (1 - share))
         return max(decode_room_s(decoding, now, aim, self.step_time), needed_s)
+
+    def _longest_s(self) -> float:
+        """Seconds of prompts in one step after which longer chunks gain next to nothing, and others only wait.
+
+        What every step costs is then `LOSS` of it.
+        """
+        return self.step_time.a / LOSS if self.step_time.a else math.inf
 
     def _prompts(self, prefilling: list[Sequence]) -> list[Sequence] | None:
         """All interactive prompts by the instants at which they are due; None if there are too many to think about."""

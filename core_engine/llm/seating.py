@@ -96,6 +96,11 @@ class Seating:
             prefill_share=self.prefill_shares[pool].at(now),
         )
 
+    @property
+    def unused_slots(self) -> int:
+        """Slots that sequences hold and have not written: what paging wastes, less than a block each."""
+        return sum(len(s.block_table) * self.blocks.block_size - s.num_computed_tokens for s in self.holders())
+
     # -- seats
 
     def may_seat(self, pool: Pool) -> bool:

@@ -68,7 +68,7 @@ def score_request(message: wire.Score) -> ScoreRequest:
 
 def error_of(failed: wire.Failed) -> HeadraceError:
     """The error of our tree that `failed.code` names; a code that this process does not know is the root's."""
-    kinds = {kind.code: kind for kind in _tree(HeadraceError)}
+    kinds = {kind.code: kind for kind in _tree(HeadraceError) if "code" in vars(kind)}  # not a code that it inherits
     return kinds.get(failed.code, HeadraceError)(failed.message)
 
 

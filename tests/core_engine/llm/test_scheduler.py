@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from core_engine.contracts import Deadline, FinishReason, GenerateRequest, Pool
-from core_engine.errors import EngineRefused, InvalidRequest
+from core_engine.errors import ConfigurationError, EngineRefused, InvalidRequest
 from core_engine.llm.block_pool import BlockPool
 from core_engine.llm.pacing import Objective
 from core_engine.llm.scheduler import GUARD_S, MAX_SKIPS, PoolLimits, Scheduler, SchedulerLimits, StepPlan
@@ -284,3 +284,19 @@ def test_any_mix_of_arrivals_aborts_and_deadlines_ends_with_every_request_accoun
     assert all(q.num_completion_tokens <= q.request.sampling.max_tokens for q in everyone)
     assert s.blocks.num_free == s.blocks.total
     assert math.isfinite(now)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "match"),
+    [
+        (
+            {"bulk": PoolLimits(8, 8, 1.0, 9, 99)},
+            "interactive would never get a seat: .* is 8, expected less than",
+        ),
+        ({"interactive": PoolLimits(9, 4, 1.0, 9, 99)}, "bulk would never get a seat"),
+        ({"bulk": PoolLimits(0, 8, 1.0, 9, 99, min_kv_share=1.0)}, "sum below 1"),
+    ],
+)
+def test_floors_that_lock_the_other_pool_out_are_refused(wrong: dict[str, PoolLimits], match: str) -> None:
+    with pytest.raises(ConfigurationError, match=match):
+        replace(limits(), **wrong)  # type: ignore[arg-type]
