@@ -40,6 +40,7 @@ from core_engine.predictors.declaration import LMGenerate, Objective, Predictor
 from core_engine.predictors.inputs import check_inputs, lookup_key
 from core_engine.predictors.predict import PredictFlow
 from core_engine.predictors.prompt import conversation
+from core_engine.predictors.system_prompt import SystemPrompts
 
 Now = Callable[[], datetime]
 PASSING = (Reason.ENGINE_UNAVAILABLE, Reason.ENGINE_REFUSED, Reason.DEADLINE)  # reasons that waiting may cure
@@ -133,6 +134,7 @@ class Writing:
     ) -> None:
         self._client = client
         self._tokenizer = tokenizer
+        self._system_prompts = SystemPrompts(tokenizer)
         self._spool = spool
         self._predictor = predictor
         self._ready = ready
@@ -162,6 +164,7 @@ class Writing:
             predictor=predictor.name,
             version=predictor.version,
             path=Path.BATCH,
+            template_tokens=self._system_prompts.template_tokens(predictor, prompt),
         )
 
     async def _write(self, request: GenerateRequest, delivery_key: str) -> Written:

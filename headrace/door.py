@@ -30,6 +30,7 @@ from core_engine.predictors.catalogue import Catalogue
 from core_engine.predictors.predict import PredictFlow
 from core_engine.predictors.registry import Registry
 from core_engine.predictors.rungs import RungCache
+from core_engine.predictors.system_prompt import SystemPrompts
 from core_engine.predictors.tables import open_database
 from core_engine.readers import FeatureReader
 from core_engine.settings import HttpSettings, Settings
@@ -130,6 +131,7 @@ class Door:
             predictions=predictions,
             client=self._client,
             tokenizer=tokenizer,
+            system_prompts=SystemPrompts(tokenizer),
             spool=self._spool,
             metrics=metrics,
             ping_store=lambda: answers(self._redis),

@@ -61,6 +61,7 @@ async def _understand(request: Request, services: Services, context: RequestCont
         deadline=deadline,
         predictor=predictor.name if predictor else "",
         version=predictor.version if predictor else 0,
+        template_tokens=services.system_prompts.template_tokens(predictor, prompt) if predictor else 0,
     )
     include_usage = chat.stream_options is not None and chat.stream_options.include_usage is True
     return ChatCall(chat.model, predictor, generate, chat.stream is True, include_usage)

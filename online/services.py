@@ -13,6 +13,7 @@ from core_engine.llm.tokenizer import Tokenizer
 from core_engine.metrics import Metrics
 from core_engine.predictors.catalogue import Catalogue
 from core_engine.predictors.predict import PredictFlow
+from core_engine.predictors.system_prompt import SystemPrompts
 from core_engine.readers import PredictionReader
 from core_engine.settings import HttpSettings
 
@@ -37,6 +38,7 @@ class Services:
     predictions: PredictionReader
     client: EngineClient
     tokenizer: Tokenizer
+    system_prompts: SystemPrompts
     spool: Spool
     metrics: Metrics
     ping_store: Callable[[], Awaitable[bool]]

@@ -53,7 +53,7 @@ class LabelPrompts:
         """
         common = self._template(predictor)
         ids = tuple(self._tokenizer.apply_chat_template(question(predictor, inputs, features)))
-        return Asked(ids, len(_common(ids, common.leading)), common.head)
+        return Asked(ids, len(common_prefix(ids, common.leading)), common.head)
 
     def _template(self, predictor: Predictor) -> _Template:
         known = self._templates.get(predictor.id)
@@ -71,10 +71,10 @@ class LabelPrompts:
         one, other = (tuple(self._tokenizer.apply_chat_template(template(predictor, filler))) for filler in FILLERS)
         labels = tuple(tuple(self._tokenizer.encode(label.text)) for label in model.labels)
         head = Head(HeadKind.SCORE, labels=labels, normalise=model.normalise)
-        return _Template(predictor, _common(one, other), head)
+        return _Template(predictor, common_prefix(one, other), head)
 
 
-def _common(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
+def common_prefix(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...]:
     """The longest common beginning."""
     length = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
     return one[:length]

@@ -88,6 +88,30 @@ def test_the_python_snippet_streams_a_notice(stack: Up) -> None:
     assert len(done.stdout.split()) > 5
 
 
+TRACE = """TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:17:03.9799600,480,10
+2023-11-16 18:17:04.0319600,3180,8
+2023-11-16 18:17:04.0781490,110,27
+"""
+BACKLOG = "num_prefill_tokens,num_decode_tokens,num_total_tokens,pd_ratio\n3772,54,3826,69.8\n2015,156,2171,12.9\n"
+
+
+def test_the_device_is_calibrated_and_a_trace_simulated_without_a_stack(tmp_path: Path) -> None:
+    (snippet,) = [text for text in snippets("bash") if "headrace simulate" in text]
+    (tmp_path / "requests.csv").write_text(TRACE)
+    (tmp_path / "backlog.csv").write_text(BACKLOG)
+    environ = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "COLUMNS": "160"}
+    quickly = snippet.replace("bench device", "bench device --steps 20")
+    done = subprocess.run(
+        ["bash", "-ec", quickly], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False, timeout=200
+    )
+    assert done.returncode == 0, done.stderr
+    assert set(json.loads((tmp_path / "device.json").read_text())) >= {"a", "b", "c", "d", "e"}
+    assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+    for part in ("TTFT", "TPOT", "goodput", "bulk"):
+        assert part in done.stdout
+
+
 def test_the_make_targets_of_the_readme_exist() -> None:
     makefile = (README.parent / "Makefile").read_text()
     named = {name for text in [*snippets("bash"), README.read_text()] for name in re.findall(r"make ([a-z-]+)", text)}

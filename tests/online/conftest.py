@@ -26,6 +26,7 @@ from core_engine.predictors.declaration import Precomputed
 from core_engine.predictors.predict import PredictFlow
 from core_engine.predictors.registry import Registry
 from core_engine.predictors.rungs import RungCache
+from core_engine.predictors.system_prompt import SystemPrompts
 from core_engine.predictors.tables import Base, open_database
 from core_engine.settings import HttpSettings
 from online.app import create_app
@@ -101,6 +102,7 @@ async def door(tmp_path: Path, tokenizer: Tokenizer) -> AsyncIterator[DoorUnderT
         predictions=predictions,
         client=engine,
         tokenizer=tokenizer,
+        system_prompts=SystemPrompts(tokenizer),
         spool=spool,
         metrics=metrics,
         ping_store=ping,
