@@ -42,7 +42,9 @@ AIM = 0.97  # of the largest slow-down: aiming at all of it misses it half of th
 # What bulk may use of what requests can spare; chosen by simulation (docs/performance.md), flat around these values:
 PACE_SHARE = 0.2  # of the slow-down that decode rows may have
 SLACK_SHARE = 0.1  # in one step, of the time that prompts can still wait
-NEXT_SHARE = 0.05  # of the time that a rather short prompt, if one came now, could wait
+NEXT_SHARE = 0.1  # of the time that a rather short prompt, if one came now, could wait
+ROWS_SHARE = 0.03  # of the shortest step; all of it once nobody interactive has come for CALM_S
+CALM_S = 2.0
 MAX_PACED = 64  # with more interactive sequences waiting than this, prompts go first and bulk gets nothing
 MAX_SKIP_AHEAD = 8  # sequences tried behind one that does not fit
 MAX_SKIPS = 64  # times one may be overtaken before it blocks the queue
@@ -72,6 +74,7 @@ class Scheduler:
         self._guard_until_s = -math.inf
         self._interactive_until_s = -math.inf
         self._bulk_ran_s = -math.inf
+        self._came_s = -math.inf  # the last interactive sequence
 
     # -- what comes in and goes out
 
@@ -207,9 +210,13 @@ class Scheduler:
         paced = replace(objective, tpot=1 + PACE_SHARE * (objective.tpot - 1))
         room = decode_room_s(decoding, now, paced, self.step_time)
         spare = prefill_spare_s(prompts, now, self.step_time, self.limits.max_step_tokens)
-        # whoever comes during the step waits for its end
-        longer_s = min(SLACK_SHARE * spare, NEXT_SHARE * (objective.ttft - 1) * self._recent.typical_s)
-        return min(room, max(self.step_time.shortest(), self.step_time.a + plan.variable_s + longer_s))
+        # whoever comes during the step waits for its end: of what they need beyond two of the shortest steps, that one
+        # and their own, a part; and always a little, more when nobody has come for a while
+        shortest = self.step_time.shortest()
+        next_s = (objective.ttft - 1) * max(0.0, self._recent.typical_s - 2 * shortest)
+        share = 1.0 if now - self._came_s > CALM_S else ROWS_SHARE
+        longer_s = min(SLACK_SHARE * spare, max(NEXT_SHARE * next_s, share * shortest))
+        return min(room, max(shortest, self.step_time.a + plan.variable_s + longer_s))
 
     def _prompt_room_s(self, plan: StepPlan, decoding: list[Sequence], prefilling: list[Sequence], now: float) -> float:
         """Seconds that the step, with interactive prompts in it, may take beside interactive decode rows.
@@ -382,6 +389,7 @@ class Scheduler:
         limits, pool = self.limits, sequence.pool
         sequence.due_s = first_token_due_s(sequence, limits.objective, self.step_time, limits.max_step_tokens)
         if pool is Pool.INTERACTIVE:
+            self._came_s = sequence.arrival_s
             self._recent.came((sequence.due_s - sequence.arrival_s) / limits.objective.ttft)
         if sequence.deadline_s < math.inf:
             sequence.urgent_s = sequence.deadline_s

@@ -9,7 +9,7 @@ import pytest
 from core_engine.contracts import Pool
 from core_engine.llm.block_pool import BlockPool
 from core_engine.llm.pacing import Objective, decode_room_s, first_token_due_s, prefill_spare_s
-from core_engine.llm.scheduler import QUIET_S, Scheduler
+from core_engine.llm.scheduler import CALM_S, QUIET_S, Scheduler
 from core_engine.llm.sequence import Sequence
 from tests.core_engine.llm.scheduling import step
 from tests.core_engine.llm.tiny import BULK, STEP_TIME, limits, request
@@ -67,8 +67,8 @@ def test_bulk_alone_takes_the_whole_step_and_leaves_room_once_somebody_interacti
 
 
 def test_bulk_beside_a_decoding_request_never_slows_it_below_its_pace() -> None:
-    s, now = scheduler(), 0.0
-    interactive = s.add(request(range(8), 40), now)
+    s, now, start = scheduler(), CALM_S + 1.0, CALM_S + 1.0
+    interactive = s.add(request(range(8), 60), 0.0)  # it came a while ago: bulk need not keep ready for the next
     for n in range(BULK.max_seats):
         s.add(request([n] * 200, 30, Pool.BULK), now)
     bulk_tokens = 0
@@ -78,9 +78,21 @@ def test_bulk_beside_a_decoding_request_never_slows_it_below_its_pace() -> None:
         now += plan.predicted_s
         if interactive.num_completion_tokens > 1:
             tpot = (now - interactive.first_token_s) / (interactive.num_completion_tokens - 1)
-            alone = STEP_TIME.unloaded_decode_s(interactive.num_tokens)
-            assert tpot <= 2.0 * alone * 1.25  # one step of a starved pool may come on top
+            assert tpot <= 2.0 * STEP_TIME.unloaded_decode_s(interactive.num_tokens)
     assert bulk_tokens > 100, "bulk got nothing: there was no pace to keep"
+    assert now - start > 60 * STEP_TIME.unloaded_decode_s(8)
+
+
+def test_bulk_keeps_its_steps_short_while_requests_keep_coming() -> None:
+    def longest(came_s: float) -> float:
+        s, now = scheduler(), 10.0
+        s.add(request(range(8), 1), came_s)
+        step(s, now)
+        s.add(request([3] * 200, 2, Pool.BULK), now)
+        return step(s, now).predicted_s
+
+    assert longest(10.0) <= STEP_TIME.shortest() * 1.1
+    assert longest(10.0 - CALM_S - 0.1) > STEP_TIME.shortest() * 1.5
 
 
 def test_a_starved_bulk_sequence_starts_within_its_bound_under_endless_interactive_load() -> None:

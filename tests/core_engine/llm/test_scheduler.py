@@ -14,7 +14,7 @@ from core_engine.contracts import Deadline, FinishReason, GenerateRequest, Pool
 from core_engine.errors import ConfigurationError, EngineRefused, InvalidRequest
 from core_engine.llm.block_pool import BlockPool
 from core_engine.llm.pacing import Objective
-from core_engine.llm.scheduler import GUARD_S, MAX_SKIPS, PoolLimits, Scheduler, SchedulerLimits, StepPlan
+from core_engine.llm.scheduler import CALM_S, GUARD_S, MAX_SKIPS, PoolLimits, Scheduler, SchedulerLimits, StepPlan
 from core_engine.llm.sequence import Sequence
 from core_engine.llm.step_time import StepTime, chunk_shape
 from tests.core_engine.llm.tiny import BULK, INTERACTIVE, STEP_TIME, limits, request
@@ -58,12 +58,13 @@ def test_a_prompt_longer_than_the_budget_is_prefilled_in_chunks() -> None:
 
 
 def test_interactive_decode_comes_before_interactive_prefill_before_bulk() -> None:
-    s = scheduler(within=replace(limits(max_step_tokens=6), objective=Objective(50.0, 20.0)))  # bulk may come too
+    patient = replace(BULK, max_starve_s=math.inf)  # not starved, and with room beside the others
+    s = scheduler(within=replace(limits(max_step_tokens=6), objective=Objective(500.0, 1000.0), bulk=patient))
     add(s, request(range(3), attempt_id="decoding"))
     step(s)
     add(s, request(range(9), pool=Pool.BULK, attempt_id="bulk"), request(range(4), attempt_id="prefilling"))
-    assert ids(step(s)) == ["decoding", "prefilling", "bulk"]
-    assert ids(step(s))[:2] == ["decoding", "prefilling"]
+    assert ids(step(s, CALM_S + 0.1)) == ["decoding", "prefilling", "bulk"]
+    assert ids(step(s, CALM_S + 0.2))[:2] == ["decoding", "prefilling"]
 
 
 def test_an_interactive_prompt_takes_the_budget_that_bulk_wanted() -> None:
