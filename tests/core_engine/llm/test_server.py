@@ -176,8 +176,9 @@ async def ended(served: Served) -> None:
 
 async def test_a_draining_engine_finishes_its_streams_and_refuses_new_work() -> None:
     async with running() as (client, served):
+        streams = [asyncio.create_task(collect(client, request([n, 7], max_tokens=240))) for n in range(4)]
+        await until(lambda: served.engine.scheduler.counters[Pool.INTERACTIVE].admitted == 4)
         gate = Gate(served, 2)
-        streams = [asyncio.create_task(collect(client, request([n, 7], max_tokens=20))) for n in range(4)]
         await until(lambda: gate.steps == 0)
         with mute(served) as stranger:
             served.server.drain()
@@ -194,7 +195,7 @@ async def test_a_draining_engine_finishes_its_streams_and_refuses_new_work() -> 
                 assert event.code == EngineUnavailable.code
                 assert "takes nothing new" in event.message
         gate.open()
-        assert [len(tokens(deltas)) for deltas in await asyncio.gather(*streams)] == [20] * 4
+        assert [len(tokens(deltas)) for deltas in await asyncio.gather(*streams)] == [240] * 4
         await ended(served)
         assert served.server.snapshot.counters[Pool.INTERACTIVE].refused == {"draining": 1}
         assert served.server.snapshot.scoring.refused == {"draining": 1}
