@@ -10,6 +10,7 @@ import math
 from dataclasses import replace
 
 from core_engine.llm.block_pool import BlockPool
+from core_engine.llm.pacing import Pacer
 from core_engine.llm.prefix_hash import PrefixHasher
 from core_engine.llm.scheduler import Scheduler
 from core_engine.llm.sequence import Sequence
@@ -19,10 +20,10 @@ from core_engine.simulation.presets import Device
 BULK_CONTEXT = 2048  # tokens of a bulk row's context, about
 
 
-class FixedCap(Scheduler):
+class FixedPace(Pacer):
     """The cap is the bulk pool's `max_step_tokens`; what interactive sequences can spare is not asked."""
 
-    def bulk_room_s(self, plan: StepPlan, now: float, decoding: list[Sequence]) -> float:
+    def bulk_room_s(self, plan: StepPlan, decoding: list[Sequence], prompts: list[Sequence] | None) -> float:
         return math.inf
 
 
@@ -32,4 +33,6 @@ def fixed_cap(device: Device, bulk_cap: int) -> Scheduler:
     paced = replace(objective, tpot=max(1.0, objective.tpot - bulk_s / step_time.shortest()))
     bulk = replace(device.limits.bulk, max_step_tokens=bulk_cap)
     blocks, hasher = BlockPool(device.num_blocks, device.block_size), PrefixHasher(device.block_size, device.name)
-    return FixedCap(replace(device.limits, bulk=bulk, objective=paced), blocks, step_time, hasher)
+    limits = replace(device.limits, bulk=bulk, objective=paced)
+    pacer = FixedPace(paced, limits.max_step_tokens)
+    return Scheduler(limits, blocks, step_time, hasher, pacer=pacer)

@@ -9,22 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from core_engine.contracts import Deadline, FinishReason, GenerateRequest, Pool
-from core_engine.errors import EngineRefused, InvalidRequest
 from core_engine.llm.block_pool import BlockPool
 from core_engine.llm.expiry import Expiry
 from core_engine.llm.limits import PoolLimits, SchedulerLimits
 from core_engine.llm.messages import Counters, PoolLoad
-from core_engine.llm.pacing import (
-    RecentPrompts,
-    decode_room_s,
-    first_token_due_s,
-    prefill_share,
-    prefill_spare_s,
-)
+from core_engine.llm.pacing import MAX_PACED, Pacer, first_token_due_s
 from core_engine.llm.prefix_hash import PrefixHasher
+from core_engine.llm.queue_bounds import check_fits, check_queue
 from core_engine.llm.seating import Seating
 from core_engine.llm.sequence import Sequence
 from core_engine.llm.step_plan import Scheduled, StepPlan
@@ -36,16 +29,6 @@ __all__ = ["PoolLimits", "Scheduled", "Scheduler", "SchedulerLimits", "StepPlan"
 MAX_WAIT_S = {Pool.INTERACTIVE: 10.0, Pool.BULK: 3600.0}  # urgency of a sequence without a deadline
 GUARD_S = 1.0  # how long after the last guarded request the step cap stays
 GUARDED_BUDGET_S = 1.0  # a budget above this survives any step that the token budget allows
-QUIET_S = 10.0  # how long after the last interactive sequence bulk still leaves room for the next
-LOSS = 0.02  # what a long prompt alone may lose by being cut into chunks
-AIM = 0.97  # of the largest slow-down: aiming at all of it misses it half of the time
-# What bulk may use of what requests can spare; chosen by simulation (docs/performance.md), flat around these values:
-PACE_SHARE = 0.2  # of the slow-down that decode rows may have
-SLACK_SHARE = 0.1  # in one step, of the time that prompts can still wait
-NEXT_SHARE = 0.1  # of the time that a rather short prompt, if one came now, could wait
-ROWS_SHARE = 0.03  # of the shortest step; all of it once nobody interactive has come for CALM_S
-CALM_S = 2.0
-MAX_PACED = 64  # with more interactive sequences waiting than this, prompts go first and bulk gets nothing
 MAX_SKIP_AHEAD = 8  # sequences tried behind one that does not fit
 MAX_SKIPS = 64  # times one may be overtaken before it blocks the queue
 
@@ -60,6 +43,7 @@ class Scheduler:
         step_time: StepTime,
         hasher: PrefixHasher | None = None,
         is_ready: Callable[[Sequence], bool] = lambda _: True,
+        pacer: Pacer | None = None,
     ) -> None:
         self.limits = limits
         self.blocks = blocks
@@ -67,14 +51,12 @@ class Scheduler:
         self.seating = Seating(limits, blocks, hasher)
         self.waiting, self.running = self.seating.waiting, self.seating.running
         self.counters: dict[Pool, Counters] = self.seating.counters
+        self.pacer = pacer or Pacer(limits.objective, limits.max_step_tokens)
         self.num_steps = 0
         self._is_ready = is_ready
         self._expiry = Expiry()
-        self._recent = RecentPrompts()
         self._guard_until_s = -math.inf
-        self._interactive_until_s = -math.inf
         self._bulk_ran_s = -math.inf
-        self._came_s = -math.inf  # the last interactive sequence
 
     # -- what comes in and goes out
 
@@ -86,9 +68,9 @@ class Scheduler:
             EngineRefused: the pool's queue is at its bound, or the deadline cannot be met even alone.
         """
         sequence = Sequence(request, now)
-        self._check_fits(sequence)
-        self._check_admission(sequence, now)
         pool = sequence.pool
+        check_fits(sequence, self.limits, self.seating.ceiling(pool) * self.blocks.block_size)
+        check_queue(sequence, self.limits.of(pool), self.waiting[pool], self.counters[pool].refused, now)
         if pool is Pool.BULK and not self._has(pool):
             self._bulk_ran_s = now  # it is not starved before it has waited
         self._rank(sequence)
@@ -185,60 +167,17 @@ class Scheduler:
         if now - self._bulk_ran_s > bulk.max_starve_s and self._has(Pool.BULK):
             self._lift_bulk(plan, now)
         if self._has(Pool.INTERACTIVE):
-            self._interactive_until_s = now + QUIET_S
+            self.pacer.somebody_is_there(now)
         decoding, prefilling = self._split(Pool.INTERACTIVE)
         self._decode(plan, decoding)
-        room_s = min(self._prompt_room_s(plan, decoding, prefilling, now), plan.predicted_s + self._longest_s())
+        room_s = self.pacer.prompt_room_s(plan, decoding, self._prompts(prefilling))
         self._prefill(plan, prefilling, Pool.INTERACTIVE, room_s, interactive.max_step_tokens)
         if self._has(Pool.BULK):
             before = plan.tokens_left
-            self._bulk(plan, self.bulk_room_s(plan, now, decoding), bulk.max_step_tokens)
+            prompts = self._prompts([s for s in self.running[Pool.INTERACTIVE] if not s.is_decoding])
+            self._bulk(plan, self.pacer.bulk_room_s(plan, decoding, prompts), bulk.max_step_tokens)
             if plan.tokens_left < before:
                 self._bulk_ran_s = now
-
-    def bulk_room_s(self, plan: StepPlan, now: float, decoding: list[Sequence]) -> float:
-        """Seconds that the step, with bulk in it, may take at most: what nobody interactive would miss.
-
-        `decoding`: the interactive sequences that have their prompt behind them.
-        """
-        objective = self.limits.objective
-        if now >= self._interactive_until_s:
-            return math.inf
-        prompts = self._prompts([s for s in self.running[Pool.INTERACTIVE] if not s.is_decoding])
-        if prompts is None:
-            return 0.0
-        paced = replace(objective, tpot=1 + PACE_SHARE * (objective.tpot - 1))
-        room = decode_room_s(decoding, now, paced, self.step_time)
-        spare = prefill_spare_s(prompts, now, self.step_time, self.limits.max_step_tokens)
-        # whoever comes during the step waits for its end: of what they need beyond two of the shortest steps, that one
-        # and their own, a part; and always a little, more when nobody has come for a while
-        shortest = self.step_time.shortest()
-        next_s = (objective.ttft - 1) * max(0.0, self._recent.typical_s - 2 * shortest)
-        share = 1.0 if now - self._came_s > CALM_S else ROWS_SHARE
-        longer_s = min(SLACK_SHARE * spare, max(NEXT_SHARE * next_s, share * shortest))
-        return min(room, max(shortest, self.step_time.a + plan.variable_s + longer_s))
-
-    def _prompt_room_s(self, plan: StepPlan, decoding: list[Sequence], prefilling: list[Sequence], now: float) -> float:
-        """Seconds that the step, with interactive prompts in it, may take beside interactive decode rows.
-
-        What those can spare; or else as much that prompts get the part of the time that they need, at least half.
-        """
-        prompts = self._prompts(prefilling)
-        if not decoding or prompts is None:
-            return math.inf
-        aim = replace(self.limits.objective, tpot=max(1.0, AIM * self.limits.objective.tpot))
-        share = prefill_share(prompts, now, self.step_time, self.limits.max_step_tokens)
-        if share >= 1:
-            return math.inf
-        needed_s = plan.predicted_s * max(aim.tpot, 1 / (1 - share))
-        return max(decode_room_s(decoding, now, aim, self.step_time), needed_s)
-
-    def _longest_s(self) -> float:
-        """Seconds of prompts in one step after which longer chunks gain next to nothing, and others only wait.
-
-        What every step costs is then `LOSS` of it.
-        """
-        return self.step_time.a / LOSS if self.step_time.a else math.inf
 
     def _prompts(self, prefilling: list[Sequence]) -> list[Sequence] | None:
         """All interactive prompts by the instants at which they are due; None if there are too many to think about."""
@@ -389,8 +328,7 @@ class Scheduler:
         limits, pool = self.limits, sequence.pool
         sequence.due_s = first_token_due_s(sequence, limits.objective, self.step_time, limits.max_step_tokens)
         if pool is Pool.INTERACTIVE:
-            self._came_s = sequence.arrival_s
-            self._recent.came((sequence.due_s - sequence.arrival_s) / limits.objective.ttft)
+            self.pacer.came(sequence)
         if sequence.deadline_s < math.inf:
             sequence.urgent_s = sequence.deadline_s
         else:
@@ -412,36 +350,6 @@ class Scheduler:
         cached = 0 if sequence.block_table else len(self.seating.prefixes.find(sequence)) * self.blocks.block_size
         left = sequence.num_uncomputed_tokens - cached
         return now + self.step_time.unloaded_prefill_s(left, self.limits.max_step_tokens) > sequence.deadline_s
-
-    def _check_admission(self, sequence: Sequence, now: float) -> None:
-        pool, queue = sequence.pool, self.waiting[sequence.pool]
-        limits, refused = self.limits.of(pool), self.counters[pool].refused
-
-        def refuse(bound: str, message: str) -> EngineRefused:
-            refused[bound] = refused.get(bound, 0) + 1
-            return EngineRefused(message)
-
-        if len(queue) >= limits.max_queued:
-            raise refuse("queue_full", f"the {pool} queue is full: {len(queue)} requests wait")
-        if queue.num_tokens + sequence.num_prompt_tokens > limits.max_queued_tokens:
-            raise refuse("tokens_full", f"the {pool} queue is full: {queue.num_tokens} prompt tokens wait")
-        if sequence.deadline_s <= now:
-            raise refuse("deadline", "the deadline passed before the request reached the engine")
-
-    def _check_fits(self, sequence: Sequence) -> None:
-        request = sequence.request
-        if not request.prompt_token_ids:
-            raise InvalidRequest("the prompt has no tokens", field="prompt", value=0, expected="at least 1 token")
-        room = self.seating.ceiling(request.pool) * self.blocks.block_size
-        most = min(self.limits.max_context_tokens, room)
-        if sequence.max_tokens > most:
-            raise InvalidRequest(
-                f"prompt ({sequence.num_prompt_tokens} tokens) + max_tokens ({sequence.max_completion_tokens}) is over "
-                f"the {most} tokens that one {request.pool} sequence may hold",
-                field="max_tokens",
-                value=sequence.max_completion_tokens,
-                expected=f"prompt + max_tokens <= {most}",
-            )
 
     def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
         sequence.finish_reason = reason

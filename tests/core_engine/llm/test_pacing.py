@@ -8,8 +8,8 @@ import pytest
 
 from core_engine.contracts import Pool
 from core_engine.llm.block_pool import BlockPool
-from core_engine.llm.pacing import Objective, decode_room_s, first_token_due_s, prefill_spare_s
-from core_engine.llm.scheduler import CALM_S, QUIET_S, Scheduler
+from core_engine.llm.pacing import CALM_S, QUIET_S, Objective, decode_room_s, first_token_due_s, prefill_spare_s
+from core_engine.llm.scheduler import Scheduler
 from core_engine.llm.sequence import Sequence
 from tests.core_engine.llm.scheduling import step
 from tests.core_engine.llm.tiny import BULK, STEP_TIME, limits, request

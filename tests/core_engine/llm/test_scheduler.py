@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from core_engine.contracts import Deadline, FinishReason, GenerateRequest, Pool
 from core_engine.errors import ConfigurationError, EngineRefused, InvalidRequest
 from core_engine.llm.block_pool import BlockPool
-from core_engine.llm.pacing import Objective
-from core_engine.llm.scheduler import CALM_S, GUARD_S, MAX_SKIPS, PoolLimits, Scheduler, SchedulerLimits, StepPlan
+from core_engine.llm.pacing import CALM_S, Objective
+from core_engine.llm.scheduler import GUARD_S, MAX_SKIPS, PoolLimits, Scheduler, SchedulerLimits, StepPlan
 from core_engine.llm.sequence import Sequence
 from core_engine.llm.step_time import StepTime, chunk_shape
 from tests.core_engine.llm.tiny import BULK, INTERACTIVE, STEP_TIME, limits, request
