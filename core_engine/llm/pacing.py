@@ -20,11 +20,11 @@ QUIET_S = 10.0  # how long after the last interactive sequence bulk still leaves
 LOSS = 0.02  # what a long prompt alone may lose by being cut into chunks
 AIM = 0.97  # of the largest slow-down: aiming at all of it misses it half of the time
 # What bulk may use of what requests can spare; chosen by simulation (docs/performance.md), flat around these values:
-PACE_SHARE = 0.2  # of the slow-down that decode rows may have
+PACE_SHARE = 0.1  # of the slow-down that decode rows may have
 SLACK_SHARE = 0.1  # in one step, of the time that prompts can still wait
 NEXT_SHARE = 0.1  # of the time that a rather short prompt, if one came now, could wait
 ROWS_SHARE = 0.03  # of the shortest step; all of it once nobody interactive has come for CALM_S
-CALM_S = 2.0
+CALM_S = 8.0
 MAX_PACED = 64  # with more interactive sequences waiting than this, prompts go first and bulk gets nothing
 WINDOW = 64  # prompts that are remembered
 QUANTILE = 0.25  # of them, how many may be shorter than the one that is thought of as the next

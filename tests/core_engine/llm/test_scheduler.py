@@ -59,7 +59,7 @@ def test_a_prompt_longer_than_the_budget_is_prefilled_in_chunks() -> None:
 
 def test_interactive_decode_comes_before_interactive_prefill_before_bulk() -> None:
     patient = replace(BULK, max_starve_s=math.inf)  # not starved, and with room beside the others
-    s = scheduler(within=replace(limits(max_step_tokens=6), objective=Objective(500.0, 1000.0), bulk=patient))
+    s = scheduler(within=replace(limits(max_step_tokens=6), objective=Objective(5000.0, 10000.0), bulk=patient))
     add(s, request(range(3), attempt_id="decoding"))
     step(s)
     add(s, request(range(9), pool=Pool.BULK, attempt_id="bulk"), request(range(4), attempt_id="prefilling"))
