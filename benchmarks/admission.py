@@ -127,7 +127,6 @@ class Run:
             predicted_step_s=self.predicted_step_s,
             coefficients=scheduler.step_time.coefficients,
             max_step_tokens=scheduler.limits.max_step_tokens,
-            max_tpot_slowdown=scheduler.limits.objective.tpot,
             read_ns=int(read_s * 1e9) + 1,
         )
 

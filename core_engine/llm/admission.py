@@ -201,18 +201,8 @@ class _Steps:
         tokens = ahead + self.work.new_tokens
         prefill_s = self.model.b * tokens + self.model.e * pairs
         step_s = self._step_s(self.rows, self.context)
-        steps = max(math.ceil(tokens / self.room), self._steps_to_a_seat(), self._paced_steps(prefill_s, step_s))
+        steps = max(math.ceil(tokens / self.room), self._steps_to_a_seat())
         return self._residual_s() + steps * step_s + prefill_s
-
-    def _paced_steps(self, prefill_s: float, step_s: float) -> float:
-        """Steps over which prompts are spread so that they slow decode down by no more than its pace allows.
-
-        Only where somebody waits: until then decode is ahead of its pace, and prompts go as fast as they can.
-        """
-        slowdown = self.snapshot.max_tpot_slowdown
-        if not self.is_interactive or not self.own.waiting or not self.own.decode_rows or not 1 < slowdown < math.inf:
-            return 0.0
-        return prefill_s / ((slowdown - 1) * step_s)
 
     def _decode_s(self, completion_tokens: int) -> float:
         """The steps after the first token's, with everybody who has a seat by then."""

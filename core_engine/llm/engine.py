@@ -144,7 +144,6 @@ class Engine:
             coefficients=scheduler.step_time.coefficients,
             max_step_tokens=scheduler.limits.max_step_tokens,
             max_step_s=cap_s if cap_s < math.inf else 0.0,
-            max_tpot_slowdown=scheduler.limits.objective.tpot,
             counters={pool: counters.copy() for pool, counters in scheduler.counters.items()},
         )
 

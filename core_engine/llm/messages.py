@@ -168,7 +168,6 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True):
     coefficients: tuple[float, ...] = ()  # seconds: step_time.StepTime a..e
     max_step_tokens: int = 0  # of all sequences in one step; 0: not known
     max_step_s: float = 0.0  # the step cap in force; 0: none
-    max_tpot_slowdown: float = 0.0  # prompts do not slow decode down by more than this; 0: they may
     read_ns: int = 0  # when the engine last read its mail, on its monotonic clock: what was sent before is in here
     counters: dict[Pool, Counters] = {}
     # of scorer requests, all pools: `admitted`, `finished` by outcome, `refused`

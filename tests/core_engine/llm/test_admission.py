@@ -23,7 +23,6 @@ IDLE = Snapshot(
     bulk=PoolLoad(max_seats=SEATS),
     coefficients=MODEL.coefficients,
     max_step_tokens=STEP_TOKENS,
-    max_tpot_slowdown=2.0,
 )
 
 pools = st.sampled_from(Pool)
