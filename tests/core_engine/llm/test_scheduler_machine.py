@@ -25,12 +25,18 @@ POOL = PoolLimits(1, 5, 1.0, max_queued=20, max_queued_tokens=600, min_kv_share=
 
 
 class Machine(RuleBasedStateMachine):
-    @initialize(num_blocks=st.integers(8, 60), budget=st.sampled_from([1, 3, 16, 64]), caches=st.booleans())
-    def build(self, num_blocks: int, budget: int, caches: bool) -> None:
+    @initialize(
+        num_blocks=st.integers(8, 60), budget=st.sampled_from([1, 3, 16, 64]), caches=st.booleans(), hopes=st.booleans()
+    )
+    def build(self, num_blocks: int, budget: int, caches: bool, hopes: bool) -> None:
+        """`hopes`: completions have been short so far, so that more are let in than will find blocks."""
         bulk = replace(POOL, max_kv_share=0.8, max_seats=4)
         limits = SchedulerLimits(POOL, bulk, 200, budget, 0.015)
         hasher = PrefixHasher(BLOCK, "tiny") if caches else None
         self.scheduler = Scheduler(limits, BlockPool(num_blocks, BLOCK), STEP_TIME, hasher)
+        for history in self.scheduler.seating._history.values():
+            for _ in range(40 if hopes else 0):
+                history.ended(1, 40)
         self.now = 0.0
         self.everyone: list[Sequence] = []
         self.lengths: dict[str, int] = {}
@@ -46,6 +52,19 @@ class Machine(RuleBasedStateMachine):
         budget_s=st.none() | st.floats(0.0, 2.0),
         is_head=st.booleans(),
     )
+    def arrive(
+        self,
+        prompt: int,
+        shared: int,
+        max_tokens: int,
+        length: int,
+        pool: Pool,
+        tenant: str,
+        budget_s: float | None,
+        is_head: bool,
+    ) -> None:
+        self.add(prompt, shared, max_tokens, length, pool, tenant, budget_s, is_head=is_head)
+
     def add(
         self,
         prompt: int,
@@ -55,6 +74,7 @@ class Machine(RuleBasedStateMachine):
         pool: Pool,
         tenant: str,
         budget_s: float | None,
+        *,
         is_head: bool,
     ) -> None:
         """`shared` tokens of the prompt are those of everybody; the completion ends after `length` tokens."""
@@ -80,6 +100,18 @@ class Machine(RuleBasedStateMachine):
         assert plan.variable_s == pytest.approx(sum(item.cost_s for item in plan.scheduled))
         assert math.isclose(plan.predicted_s, STEP_TIME.predict(plan.shape), rel_tol=1e-9)
         self.now += elapsed_s
+
+    @rule(pool=st.sampled_from(Pool), count=st.integers(2, 6), prompt=st.integers(3, 20))
+    def flood(self, pool: Pool, count: int, prompt: int) -> None:
+        """Several at once that all get as long as they may."""
+        for _ in range(count):
+            self.add(prompt, 0, 40, 40, pool, "a", None, is_head=False)
+
+    @precondition(lambda self: self.everyone)
+    @rule()
+    def run_on(self) -> None:
+        for _ in range(8):
+            self.run(0.01)
 
     @precondition(lambda self: self.everyone)
     @rule(data=st.data())
