@@ -22,9 +22,11 @@ import torch
 from torch.nn import functional as F
 
 from core_engine.errors import ConfigurationError
-from core_engine.llm.decoder import Decoder, Layer, Projected, StepInput
+from core_engine.llm.decoder import Decoder, Layer, Projected
 from core_engine.llm.model_config import ModelConfig
 from core_engine.llm.rope_scaling import dynamic_frequencies
+from core_engine.llm.step_input import StepInput
+from core_engine.llm.step_rows import StepRows
 from kernels.paged_attention import causal_bias, prefill_attention
 from kernels.rope import rotations
 from kernels.silu_mul import silu_mul
@@ -60,10 +62,10 @@ class BatchInvariantDecoder(Decoder):
         super().__init__(config, weights)
         self._check_rows()
 
-    def forward(self, step: StepInput, cache: torch.Tensor, between: Callable[[], None] = lambda: None) -> torch.Tensor:
+    def step_input(self, rows: StepRows, block_size: int) -> TiledStep:
+        step = super().step_input(rows, block_size)
         same = {field.name: getattr(step, field.name) for field in fields(StepInput)}
-        tiles = tuple(_query_tiles(step, self.config.sliding_window))
-        return super().forward(TiledStep(**same, tiles=tiles), cache, between)
+        return TiledStep(**same, tiles=tuple(_query_tiles(step, self.config.sliding_window)))
 
     def logits(self, hidden: torch.Tensor, token_ids: torch.Tensor | None = None) -> torch.Tensor:
         """As `Decoder.logits`; always over the whole vocabulary, so that a choice of columns changes no shape."""
@@ -84,7 +86,7 @@ class BatchInvariantDecoder(Decoder):
         return Projected(*_by_tiles(lambda *rows: project(layer, *rows), hidden, cos, sin))
 
     def attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: StepInput) -> torch.Tensor:
-        assert isinstance(step, TiledStep)  # `forward` made it
+        assert isinstance(step, TiledStep)  # `step_input` made it
         out = torch.empty_like(query, memory_format=torch.contiguous_format)
         for tile in step.tiles:
             own = slice(tile.offset, tile.offset + tile.end - tile.start)

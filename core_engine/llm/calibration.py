@@ -129,8 +129,8 @@ def _sequence(runner: Runner, rng: random.Random, context: int, new: int, *, is_
     sequence.token_ids = list(ids)
     sequence.first_output = total - 1
     sequence.num_computed_tokens = context
-    num_blocks = runner.cache.shape[2] // runner.block_size
-    sequence.block_table = [rng.randrange(1, num_blocks) for _ in range(-(-total // runner.block_size))]
+    cache = runner.cache
+    sequence.block_table = [rng.randrange(1, cache.num_blocks) for _ in range(-(-total // cache.block_size))]
     return sequence
 
 

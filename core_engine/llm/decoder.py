@@ -2,8 +2,8 @@
 
 One code for Llama, SmolLM2, Mistral, Qwen2 and Qwen3: a bias or a norm that a model lacks is None. Plain functions of
 kernels over stacked weights; no module state beyond them. What a step looks like (which rows are decode, which are
-chunks, where their KV lies) comes in as an argument, `StepInput`, built by `runner`; a sliding window is in its slots
-and masks.
+chunks, where their KV lies) comes in as an argument; `step_input` makes tensors of it, and a sliding window is in
+their slots and masks.
 """
 
 from __future__ import annotations
@@ -15,40 +15,15 @@ from typing import NamedTuple
 import torch
 from torch.nn import functional as F
 
+from core_engine.llm.kv_cache import KvCache
 from core_engine.llm.model_config import ModelConfig
 from core_engine.llm.rope_scaling import dynamic_frequencies, scaled_frequencies
+from core_engine.llm.step_input import StepInput, step_input
+from core_engine.llm.step_rows import StepRows
 from kernels.paged_attention import decode_attention, prefill_attention, write_kv
 from kernels.rms_norm import rms_norm
 from kernels.rope import rope, rotations
 from kernels.silu_mul import silu_mul
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """One prefill chunk: its rows in the step, [start, end), and what they may see.
-
-    `slots` hold the tokens up to the chunk's last, from the first one that anybody in it sees.
-    """
-
-    start: int
-    end: int
-    slots: torch.Tensor  # [context]
-    bias: torch.Tensor  # [end - start, context]
-
-
-@dataclass(frozen=True, slots=True)
-class StepInput:
-    """One step's tensors. Decode rows come first, prefill chunks after them."""
-
-    token_ids: torch.Tensor  # [num_tokens]
-    positions: torch.Tensor  # [num_tokens]
-    new_slots: torch.Tensor  # [num_tokens], where each token's K and V go
-    num_decode: int
-    decode_slots: torch.Tensor  # [num_decode, max_context]
-    decode_bias: torch.Tensor  # [num_decode, 1, 1, max_context]
-    chunks: tuple[Chunk, ...]
-    output_rows: torch.Tensor  # [num_outputs], rows whose hidden state is wanted
-    rope_lengths: torch.Tensor | None = None  # [num_tokens], of dynamic RoPE: see `rope_scaling`
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,15 +69,27 @@ class Decoder:
     def dtype(self) -> torch.dtype:
         return self.embedding.dtype
 
-    def forward(self, step: StepInput, cache: torch.Tensor, between: Callable[[], None] = _nothing) -> torch.Tensor:
+    def new_cache(self, num_blocks: int, block_size: int) -> KvCache:
+        """Room for the keys and values of so many blocks, in the weights' dtype."""
+        config = self.config
+        shape = (config.num_layers, 2, num_blocks, block_size, config.num_kv_heads, config.head_dim)
+        # zeros, not empty: a padding slot that held NaN would survive the mask (NaN * 0)
+        return KvCache(torch.zeros(shape, dtype=self.dtype), block_dim=2, block_size=block_size)
+
+    def forward(self, rows: StepRows, cache: KvCache, between: Callable[[], None] = _nothing) -> torch.Tensor:
         """Final hidden states [num_outputs, hidden]; writes the step's K and V into `cache` in place.
 
-        `cache` is [num_layers, 2, num_slots, num_kv_heads, head_dim] in the weights' dtype. `between` is called after
-        each layer: what cannot wait for a whole step is done there.
+        `between` is called after each layer: what cannot wait for a whole step is done there.
         """
+        return self.run_layers(self.step_input(rows, cache.block_size), cache, between)
+
+    def step_input(self, rows: StepRows, block_size: int) -> StepInput:
+        return step_input(rows, self.config, block_size, self.dtype)
+
+    def run_layers(self, step: StepInput, cache: KvCache, between: Callable[[], None]) -> torch.Tensor:
         hidden = F.embedding(step.token_ids, self.embedding)
         cos, sin = self.rotations(step)
-        for layer, (keys, values) in zip(self.layers, cache, strict=True):
+        for layer, (keys, values) in zip(self.layers, cache.tensor.flatten(2, 3), strict=True):
             rows = self.project(layer, hidden, cos, sin)
             write_kv(keys, rows.key, step.new_slots)
             write_kv(values, rows.value, step.new_slots)

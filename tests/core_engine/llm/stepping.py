@@ -1,4 +1,4 @@
-"""A decoder run step by step through `Runner.step_input`, without a scheduler: any batch, any chunks, any blocks."""
+"""A decoder run step by step on its rows, without a scheduler: any batch, any chunks, any blocks."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from core_engine.contracts import Deadline, GenerateRequest, SamplingParams
 from core_engine.llm import sequence as sequences
 from core_engine.llm.decoder import Decoder
-from core_engine.llm.runner import Runner
 from core_engine.llm.scheduler import Scheduled
+from core_engine.llm.step_rows import step_rows
 
 
 class Stepper:
@@ -20,7 +20,7 @@ class Stepper:
 
     def __init__(self, decoder: Decoder, num_blocks: int = 257, block_size: int = 4) -> None:
         self.decoder, self.block_size = decoder, block_size
-        self.runner = Runner(decoder, num_blocks, block_size, eos_token_ids=frozenset())
+        self.cache = decoder.new_cache(num_blocks, block_size)
         self._free = list(range(1, num_blocks))  # block 0 is padding, as in the block pool
         random.Random(0).shuffle(self._free)
 
@@ -39,9 +39,9 @@ class Stepper:
     @torch.inference_mode()
     def step(self, *work: tuple[sequences.Sequence, int]) -> list[torch.Tensor]:
         """Compute so many more tokens of each sequence, decode rows first; the logits of all its rows, in order."""
-        step = self.runner.step_input([Scheduled(sequence, n, 0.0) for sequence, n in work])
-        every = torch.arange(len(step.token_ids))
-        hidden = self.decoder.forward(replace(step, output_rows=every), self.runner.cache)
+        rows = step_rows([Scheduled(sequence, n, 0.0) for sequence, n in work])
+        every = list(range(len(rows.token_ids)))
+        hidden = self.decoder.forward(replace(rows, output_rows=every), self.cache)
         for sequence, num_tokens in work:
             sequence.num_computed_tokens += num_tokens
         return list(torch.split(self.decoder.logits(hidden), [n for _, n in work]))

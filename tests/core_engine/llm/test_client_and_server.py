@@ -35,8 +35,9 @@ from core_engine.errors import (
 )
 from core_engine.llm import messages as wire
 from core_engine.llm.client import EngineClient
-from core_engine.llm.decoder import StepInput
 from core_engine.llm.engine import SequenceEvent
+from core_engine.llm.kv_cache import KvCache
+from core_engine.llm.step_rows import StepRows
 from tests.core_engine.llm.running import Served, running, serve
 from tests.core_engine.llm.tiny import request, run_all, tiny_engine
 
@@ -242,7 +243,7 @@ async def test_scorer_rows_are_answered_between_two_layers_and_all_else_waits_fo
         decoder, forward = served.engine.runner.decoder, served.engine.runner.decoder.forward
         in_step, sent, scored = threading.Event(), threading.Event(), threading.Event()
 
-        def held(step: StepInput, cache: torch.Tensor, between: Callable[[], None]) -> torch.Tensor:
+        def held(step: StepRows, cache: KvCache, between: Callable[[], None]) -> torch.Tensor:
             """The first layer ends when the row is on its way; the next begins when it was answered."""
             decoder.forward = forward  # type: ignore[method-assign]
             in_step.set()
@@ -273,7 +274,7 @@ async def test_an_abort_during_a_step_takes_effect_after_it() -> None:
         decoder, forward = served.engine.runner.decoder, served.engine.runner.decoder.forward
         started, release = threading.Event(), threading.Event()
 
-        def held(step: StepInput, cache: torch.Tensor, between: Callable[[], None]) -> torch.Tensor:
+        def held(step: StepRows, cache: KvCache, between: Callable[[], None]) -> torch.Tensor:
             started.set()
             assert release.wait(10)
             return forward(step, cache, between)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from core_engine.llm.engine import Engine
 from core_engine.llm.gguf_reader import default_model_path
 from core_engine.llm.scheduler import Scheduled
 from core_engine.llm.sequence import Sequence
+from core_engine.llm.step_rows import step_rows
 from core_engine.llm.tokenizer import Tokenizer
 from core_engine.settings import EngineSettings
 from headrace.engine import build_engine
@@ -104,11 +106,9 @@ def teacher_forced(engine: Engine, ids: list[int]) -> torch.Tensor:
     rows: list[torch.Tensor] = []
     for start in range(0, len(ids), 64):
         num_tokens = min(64, len(ids) - start)
-        step = engine.runner.step_input([Scheduled(sequence, num_tokens)])
-        every = torch.arange(num_tokens)
+        every = replace(step_rows([Scheduled(sequence, num_tokens)]), output_rows=list(range(num_tokens)))
         with torch.inference_mode():
-            wanted = type(step)(**{f: getattr(step, f) for f in step.__slots__} | {"output_rows": every})
             decoder = engine.runner.decoder
-            rows.append(decoder.logits(decoder.forward(wanted, engine.runner.cache)))
+            rows.append(decoder.logits(decoder.forward(every, engine.runner.cache)))
         sequence.num_computed_tokens += num_tokens
     return torch.cat(rows)

@@ -23,7 +23,9 @@ from core_engine.llm.rope_scaling import dynamic_frequencies, scaled_frequencies
 from core_engine.llm.runner import Runner
 from core_engine.llm.scheduler import Scheduler
 from core_engine.llm.sequence import Sequence
+from core_engine.llm.step_input import rope_lengths
 from core_engine.llm.step_plan import Scheduled
+from core_engine.llm.step_rows import step_rows
 from kernels.rope import inverse_frequencies
 from tests.core_engine.llm.families import ROPE, SIZES, TRAINED
 from tests.core_engine.llm.stepping import Stepper
@@ -64,16 +66,15 @@ def test_dynamic_frequencies_of_any_length_are_those_of_transformers(length: int
 def test_a_step_asks_for_lengths_only_when_somebody_is_beyond_the_trained_context() -> None:
     steps = Stepper(Decoder(DYNAMIC, tiny_weights(DYNAMIC)))
     short, long = steps.sequence([1] * 10), steps.sequence([1] * 20)
-    runner: Runner = steps.runner
-    assert lengths(runner, short, 10) is None
-    assert lengths(runner, long, 3) == [20, 20, 20]
+    assert lengths(short, 10) is None
+    assert lengths(long, 3) == [20, 20, 20]
     steps.step((short, 10))
     short.token_ids += [1] * 9
-    assert lengths(runner, short, 9) == [11, 12, 13, 14, 15, 16, 17, 18, 19]
+    assert lengths(short, 9) == [11, 12, 13, 14, 15, 16, 17, 18, 19]
 
 
-def lengths(runner: Runner, sequence: Sequence, num_tokens: int) -> list[int] | None:
-    found = runner.step_input([Scheduled(sequence, num_tokens)]).rope_lengths
+def lengths(sequence: Sequence, num_tokens: int) -> list[int] | None:
+    found = rope_lengths(step_rows([Scheduled(sequence, num_tokens)]), DYNAMIC)
     return None if found is None else found.tolist()
 
 
