@@ -15,18 +15,19 @@ Source: He et al., "Defeating Nondeterminism in LLM Inference", Thinking Machine
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 
 import torch
 from torch.nn import functional as F
 
 from core_engine.errors import ConfigurationError
-from core_engine.llm.decoder import Decoder, Layer, Projected
+from core_engine.llm.decoder import Decoder, KvPrecision, Layer, Projected
 from core_engine.llm.model_config import ModelConfig
 from core_engine.llm.rope_scaling import dynamic_frequencies
 from core_engine.llm.step_input import StepInput
 from core_engine.llm.step_rows import StepRows
+from kernels.linear import Weight
 from kernels.paged_attention import causal_bias, prefill_attention
 from kernels.rope import rotations
 from kernels.silu_mul import silu_mul
@@ -58,8 +59,8 @@ class BatchInvariantDecoder(Decoder):
         ConfigurationError: if this machine's matrix products depend on a row's place in the tile.
     """
 
-    def __init__(self, config: ModelConfig, weights: dict[str, torch.Tensor]) -> None:
-        super().__init__(config, weights)
+    def __init__(self, config: ModelConfig, weights: Mapping[str, Weight], kv: KvPrecision | None = None) -> None:
+        super().__init__(config, weights, kv)
         self._check_rows()
 
     def step_input(self, rows: StepRows, block_size: int) -> TiledStep:

@@ -8,9 +8,9 @@ their slots and masks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch.nn import functional as F
@@ -20,22 +20,26 @@ from core_engine.llm.model_config import ModelConfig
 from core_engine.llm.rope_scaling import dynamic_frequencies, scaled_frequencies
 from core_engine.llm.step_input import StepInput, step_input
 from core_engine.llm.step_rows import StepRows
+from kernels.kv_quantise import dequantise_kv, quantise_kv
+from kernels.linear import Weight, linear, rows_of, stacked
 from kernels.paged_attention import decode_attention, prefill_attention, write_kv
 from kernels.rms_norm import rms_norm
 from kernels.rope import rope, rotations
 from kernels.silu_mul import silu_mul
 
+KvPrecision = Literal["bfloat16", "int8"]
+
 
 @dataclass(frozen=True, slots=True)
 class Layer:
     attn_norm: torch.Tensor  # [hidden]
-    qkv: torch.Tensor  # [(num_heads + 2 * num_kv_heads) * head_dim, hidden]
+    qkv: Weight  # [(num_heads + 2 * num_kv_heads) * head_dim, hidden]
     qkv_bias: torch.Tensor | None  # [(num_heads + 2 * num_kv_heads) * head_dim]
     qk_norm: torch.Tensor | None  # [num_heads + num_kv_heads, head_dim]
-    attn_out: torch.Tensor  # [hidden, num_heads * head_dim]
+    attn_out: Weight  # [hidden, num_heads * head_dim]
     ffn_norm: torch.Tensor  # [hidden]
-    gate_up: torch.Tensor  # [2 * intermediate, hidden]
-    down: torch.Tensor  # [hidden, intermediate]
+    gate_up: Weight  # [2 * intermediate, hidden]
+    down: Weight  # [hidden, intermediate]
 
 
 class Projected(NamedTuple):
@@ -53,21 +57,27 @@ def _nothing() -> None:
 class Decoder:
     """Weights of one model, and `forward` over one step. Holds no cache and knows no sequence."""
 
-    def __init__(self, config: ModelConfig, weights: dict[str, torch.Tensor]) -> None:
-        """`weights` are those of `expected_shapes`, all of one dtype; they are taken out of the dictionary."""
-        self.config = config
-        self.embedding = weights["token_embd.weight"]
+    def __init__(self, config: ModelConfig, weights: Mapping[str, Weight], kv: KvPrecision | None = None) -> None:
+        """`weights` are those of `expected_shapes`: all of one dtype, or those of a quantised model.
+
+        `kv`: what the cache holds of keys and values is rounded to it; None: they are as computed. It is kept in
+        `dtype` all the same: this is where the numbers of a smaller cache can be had without its kernel.
+        """
+        self.config, self.kv = config, kv
+        self.embedding = plain(weights, "token_embd.weight")
         self.head = weights.get("output.weight", self.embedding)
-        self.norm = weights["output_norm.weight"]
-        self.layers = [_layer(config, weights, index) for index in range(config.num_layers)]
-        inverse = scaled_frequencies(config)
-        if config.has_rope_factors:
-            inverse = inverse / weights["rope_freqs.weight"].float()
-        self.cos, self.sin = rotations(torch.arange(config.max_positions), inverse, config.rope.attention_factor)
+        self.norm = plain(weights, "output_norm.weight")
+        self.layers = [layer_of(config, weights, index) for index in range(config.num_layers)]
+        self.cos, self.sin = rotation_table(config, weights)
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.embedding.dtype
+        """What is computed in: the weights' own, float32 where they are quantised."""
+        return self.norm.dtype
+
+    def block_bytes(self, block_size: int) -> int:
+        """Keys and values of one block in all layers."""
+        return block_size * self.config.kv_bytes_per_token(self.dtype.itemsize)
 
     def new_cache(self, num_blocks: int, block_size: int) -> KvCache:
         """Room for the keys and values of so many blocks, in the weights' dtype."""
@@ -87,12 +97,12 @@ class Decoder:
         return step_input(rows, self.config, block_size, self.dtype)
 
     def run_layers(self, step: StepInput, cache: KvCache, between: Callable[[], None]) -> torch.Tensor:
-        hidden = F.embedding(step.token_ids, self.embedding)
+        hidden = F.embedding(step.token_ids, self.embedding).to(self.dtype)
         cos, sin = self.rotations(step)
         for layer, (keys, values) in zip(self.layers, cache.tensor.flatten(2, 3), strict=True):
             rows = self.project(layer, hidden, cos, sin)
-            write_kv(keys, rows.key, step.new_slots)
-            write_kv(values, rows.value, step.new_slots)
+            write_kv(keys, self.as_kept(rows.key), step.new_slots)
+            write_kv(values, self.as_kept(rows.value), step.new_slots)
             attended = self.attend(rows.query, keys, values, step)
             hidden = self.finish(layer, hidden, attended)
             between()
@@ -100,8 +110,8 @@ class Decoder:
 
     def logits(self, hidden: torch.Tensor, token_ids: torch.Tensor | None = None) -> torch.Tensor:
         """Float32 [num_rows, vocab] of final hidden states [num_rows, hidden]; with `token_ids` only those columns."""
-        head = self.head if token_ids is None else self.head[token_ids]
-        return F.linear(hidden, head).float()
+        head = self.head if token_ids is None else rows_of(self.head, token_ids)
+        return linear(hidden, head).float()
 
     def rotations(self, step: StepInput) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines of the step's tokens, each [num_tokens, head_dim / 2] in the weights' dtype."""
@@ -114,13 +124,23 @@ class Decoder:
     def project(self, layer: Layer, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> Projected:
         heads, kv_heads = self.config.num_heads, self.config.num_kv_heads
         normed = rms_norm(hidden, layer.attn_norm, self.config.rms_norm_eps)
-        qkv = F.linear(normed, layer.qkv, layer.qkv_bias).view(len(hidden), heads + 2 * kv_heads, -1)
+        qkv = linear(normed, layer.qkv, layer.qkv_bias).view(len(hidden), heads + 2 * kv_heads, -1)
         # queries and keys are normed and turn together: one call instead of two
         query_key = qkv[:, : heads + kv_heads]
         if layer.qk_norm is not None:
             query_key = rms_norm(query_key, layer.qk_norm, self.config.rms_norm_eps)
         rotated = rope(query_key, cos, sin)
         return Projected(rotated[:, :heads], rotated[:, heads:], qkv[:, heads + kv_heads :])
+
+    def as_kept(self, rows: torch.Tensor) -> torch.Tensor:
+        """Keys or values [num_tokens, num_kv_heads, head_dim] as the cache gives them back."""
+        match self.kv:
+            case None:
+                return rows
+            case "bfloat16":
+                return rows.bfloat16().to(self.dtype)
+            case "int8":
+                return dequantise_kv(quantise_kv(rows)).to(self.dtype)
 
     def attend(self, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, step: StepInput) -> torch.Tensor:
         """[num_tokens, num_heads, head_dim]; `keys` and `values` are one layer's cache, the step's own in it."""
@@ -135,9 +155,9 @@ class Decoder:
 
     def finish(self, layer: Layer, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         """What leaves the layer, [num_tokens, hidden]: attention's output and the gated MLP, each added to the rest."""
-        hidden = hidden + F.linear(attended.flatten(1), layer.attn_out)
+        hidden = hidden + linear(attended.flatten(1), layer.attn_out)
         normed = rms_norm(hidden, layer.ffn_norm, self.config.rms_norm_eps)
-        return hidden + F.linear(self.activate(F.linear(normed, layer.gate_up)), layer.down)
+        return hidden + linear(self.activate(linear(normed, layer.gate_up)), layer.down)
 
     def activate(self, gate_up: torch.Tensor) -> torch.Tensor:
         return silu_mul(gate_up)
@@ -146,12 +166,12 @@ class Decoder:
         return rms_norm(hidden, self.norm, self.config.rms_norm_eps)
 
 
-def _layer(config: ModelConfig, weights: dict[str, torch.Tensor], index: int) -> Layer:
+def layer_of(config: ModelConfig, weights: Mapping[str, Weight], index: int) -> Layer:
     def get(name: str) -> torch.Tensor:
-        return weights.pop(f"blk.{index}.{name}")
+        return plain(weights, f"blk.{index}.{name}")
 
-    def stacked(*names: str) -> torch.Tensor:
-        return torch.cat([get(name) for name in names])
+    def together(*names: str) -> Weight:
+        return stacked(*(weights[f"blk.{index}.{name}"] for name in names))
 
     def qk_norm() -> torch.Tensor:
         query, key = get("attn_q_norm.weight"), get("attn_k_norm.weight")
@@ -159,11 +179,26 @@ def _layer(config: ModelConfig, weights: dict[str, torch.Tensor], index: int) ->
 
     return Layer(
         attn_norm=get("attn_norm.weight"),
-        qkv=stacked("attn_q.weight", "attn_k.weight", "attn_v.weight"),
-        qkv_bias=stacked("attn_q.bias", "attn_k.bias", "attn_v.bias") if config.qkv_bias else None,
+        qkv=together("attn_q.weight", "attn_k.weight", "attn_v.weight"),
+        qkv_bias=torch.cat([get(f"attn_{each}.bias") for each in "qkv"]) if config.qkv_bias else None,
         qk_norm=qk_norm() if config.qk_norm else None,
-        attn_out=get("attn_output.weight"),
+        attn_out=weights[f"blk.{index}.attn_output.weight"],
         ffn_norm=get("ffn_norm.weight"),
-        gate_up=stacked("ffn_gate.weight", "ffn_up.weight"),
-        down=get("ffn_down.weight"),
+        gate_up=together("ffn_gate.weight", "ffn_up.weight"),
+        down=weights[f"blk.{index}.ffn_down.weight"],
     )
+
+
+def plain(weights: Mapping[str, Weight], name: str) -> torch.Tensor:
+    """A weight that is never quantised: a norm, a bias, the embedding."""
+    weight = weights[name]
+    assert isinstance(weight, torch.Tensor), f"{name} is quantised"
+    return weight
+
+
+def rotation_table(config: ModelConfig, weights: Mapping[str, Weight]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines of every position, float32, each [max_positions, head_dim / 2]."""
+    inverse = scaled_frequencies(config)
+    if config.has_rope_factors:
+        inverse = inverse / plain(weights, "rope_freqs.weight").float()
+    return rotations(torch.arange(config.max_positions), inverse, config.rope.attention_factor)

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 
 RopeType = Literal["default", "linear", "dynamic", "llama3", "yarn"]
 ROPE_TYPES: tuple[str, ...] = get_args(RopeType)
+LAYER_LINEARS = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,12 @@ def expected_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     for index in range(config.num_layers):
         shapes |= {f"blk.{index}.{name}": shape for name, shape in layer.items()}
     return shapes
+
+
+def is_layer_linear(name: str) -> bool:
+    """Whether a weight multiplies a layer's activations: quantised weights are these, and the LM head."""
+    part = name.removesuffix(".weight").rpartition(".")[2]
+    return name.startswith("blk.") and name.endswith(".weight") and part in LAYER_LINEARS
 
 
 def _layer_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,26 +38,48 @@ NAMES = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class FolderTensor:
+    """A weight as it lies in its file, which is open."""
+
+    path: Path
+    opened: Any
+    name: str
+    shape: tuple[int, ...]
+
+    def floats(self, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        """[out, in], a copy: the map goes away. Raises `ModelFileError` for another shape or what is no plain float."""
+        return _read(self.opened, self.name, self.shape, self.path).to(dtype, copy=True)
+
+
+def folder_tensors(folder: Path, config: ModelConfig, exits: ExitStack) -> dict[str, FolderTensor]:
+    """Where every weight of `expected_shapes` is; `exits` closes the files.
+
+    Raises:
+        ModelFileError: for a file that is missing, damaged or cut short; a tensor that is missing; and one that this
+            architecture does not have.
+    """
+    tensors: dict[str, FolderTensor] = {}
+    places = _places(folder, exits)
+    for name, shape in expected_shapes(config).items():
+        theirs = hf_name(name)
+        if theirs not in places:
+            raise ModelFileError(f"model file {folder}: tensor {theirs} is missing")
+        tensors[name] = FolderTensor(*places.pop(theirs), theirs, shape)
+    unknown = [name for name in places if not _is_harmless(name, config)]
+    if unknown:
+        raise ModelFileError(f"model file {folder}: tensor {min(unknown)} is unknown for this architecture")
+    return tensors
+
+
 def read_safetensors(folder: Path, config: ModelConfig, dtype: torch.dtype) -> dict[str, torch.Tensor]:
     """Every weight of `expected_shapes` in `dtype`, [out, in].
 
     Raises:
-        ModelFileError: for a file that is missing, damaged or cut short; a tensor that is missing, of another shape or
-            of a type that is no plain float; and a tensor that this architecture does not have.
+        ModelFileError: what `folder_tensors` refuses, and a tensor of another shape or that is no plain float.
     """
-    weights: dict[str, torch.Tensor] = {}
     with ExitStack() as exits:
-        places = _places(folder, exits)
-        for name, shape in expected_shapes(config).items():
-            theirs = hf_name(name)
-            if theirs not in places:
-                raise ModelFileError(f"model file {folder}: tensor {theirs} is missing")
-            path, opened = places.pop(theirs)
-            weights[name] = _read(opened, theirs, shape, path).to(dtype, copy=True)  # a copy: the map goes away
-        unknown = [name for name in places if not _is_harmless(name, config)]
-        if unknown:
-            raise ModelFileError(f"model file {folder}: tensor {min(unknown)} is unknown for this architecture")
-    return weights
+        return {name: tensor.floats(dtype) for name, tensor in folder_tensors(folder, config, exits).items()}
 
 
 def hf_name(name: str) -> str:

@@ -9,6 +9,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from core_engine.contracts import Pool
+from core_engine.llm.decoder import Decoder
 from core_engine.llm.engine import Engine
 from tests.core_engine.llm.tiny import CONFIG, check, request, run_all, tiny_engine, tiny_weights
 
@@ -106,6 +107,7 @@ def test_greedy_decode_equals_transformers_alone_and_among_neighbours(reference:
 
 def test_a_wrong_rotation_would_be_seen(reference: LlamaForCausalLM) -> None:
     engine = tiny_engine()
+    assert isinstance(engine.runner.decoder, Decoder)
     engine.runner.decoder.sin = -engine.runner.decoder.sin
     ours = logits_of(engine, PROMPT)
     with torch.inference_mode():
