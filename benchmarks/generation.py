@@ -2,15 +2,13 @@
 
 The engine runs as it does in production: its own process, reached over ZeroMQ by the client of the doors. The peer
 runs in this process while the engine idles. Both make exactly the same numbers of tokens (end-of-sequence ignored),
-greedy, in the engine's default precision, sides interleaved. W1 of the shared workload is used where it is found.
+greedy, in the engine's default precision, sides interleaved. `benchmarks.peers` has the other peers.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import random
 import statistics
 import subprocess
 import sys
@@ -24,20 +22,14 @@ from typing import Any
 
 import torch
 
+from benchmarks.comparison.workload import Job, load_workload
 from benchmarks.report import Row, options, publish
 from core_engine.contracts import Deadline, GenerateRequest, Pool, SamplingParams
 from core_engine.llm.client import EngineClient
 from core_engine.llm.gguf_reader import default_model_path
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "peers" / "workload.json"
 QUICK_TOKENS = 24  # per request, with --quick
 STARTUP_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    prompt: tuple[int, ...]
-    max_tokens: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,22 +41,12 @@ class Latency:
 
 
 def workload(*, quick: bool) -> tuple[list[Job], str]:
-    """Jobs and where they come from; random prompts of the same lengths where the shared file is not found."""
-    if SHARED.exists():
-        jobs = [Job(tuple(r["prompt"]), r["max_tokens"]) for r in json.loads(SHARED.read_bytes())["W1"]]
-        source = "W1"
-    else:
-        rng = random.Random(0)
-        jobs = [
-            Job(tuple(rng.randrange(1000, 40_000) for _ in range(rng.randint(19, 512))), rng.randint(23, 256))
-            for _ in range(64)
-        ]
-        source = f"random prompts ({SHARED.name} not found)"
+    """W1 and where it comes from."""
+    given = load_workload()
     if quick:
-        return [
-            Job(job.prompt[:128], QUICK_TOKENS) for job in jobs[:16]
-        ], f"{source}, first 16, cut to {QUICK_TOKENS} out"
-    return jobs, source
+        jobs = [Job(job.prompt[:128], QUICK_TOKENS) for job in given.w1[:16]]
+        return jobs, f"W1, {given.source}, first 16, cut to {QUICK_TOKENS} out"
+    return list(given.w1), f"W1, {given.source}"
 
 
 @contextmanager

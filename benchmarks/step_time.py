@@ -53,7 +53,7 @@ def online_errors(start: StepTime, fitted: list[Sample], held_out: list[Sample])
 
 
 def judge(dtype: str, num_steps: int) -> Judged:
-    engine, _ = build_engine(EngineSettings.model_validate({"dtype": dtype, "kv_cache_bytes": 256 << 20}))
+    engine, _ = build_engine(EngineSettings.model_validate({"weights": dtype, "kv_cache_bytes": 256 << 20}))
     rng, span = random.Random(0), span_of(engine)
     measure(engine.runner, rng, 4, span, passes=1)
     fitted, held_out = measure(engine.runner, rng, num_steps, span), measure(engine.runner, rng, num_steps // 2, span)

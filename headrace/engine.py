@@ -15,21 +15,20 @@ from sqlalchemy.exc import SQLAlchemyError
 from core_engine.costs.meter import ReplicaMeter
 from core_engine.costs.spool import Spool
 from core_engine.errors import ConfigurationError, ModelFileError
-from core_engine.llm.batch_invariant import BatchInvariantDecoder
 from core_engine.llm.block_pool import BlockPool
-from core_engine.llm.decoder import Decoder
 from core_engine.llm.engine import Engine
 from core_engine.llm.gguf_reader import default_model_path
 from core_engine.llm.grammar import Grammars
 from core_engine.llm.limits import PoolLimits, SchedulerLimits
 from core_engine.llm.model_config import ModelConfig
-from core_engine.llm.model_files import load_model
+from core_engine.llm.model_decoder import AnyDecoder, Dials, load_decoder
 from core_engine.llm.pacing import Objective
 from core_engine.llm.prefix_hash import PrefixHasher
 from core_engine.llm.runner import Runner
 from core_engine.llm.scheduler import Scheduler
 from core_engine.llm.scorers import ScorerHost
 from core_engine.llm.server import EngineInfo, EngineServer
+from core_engine.llm.speculation.synthetic import SyntheticAcceptance
 from core_engine.llm.step_time import load_calibration
 from core_engine.llm.tokenizer import Tokenizer
 from core_engine.llm.weights_epoch import weights_epoch
@@ -40,6 +39,7 @@ from core_engine.predictors.tables import open_database
 from core_engine.scoring.torch_scorer import load_scorer
 from core_engine.settings import EngineSettings, PoolSettings, Settings
 from headrace.runtime import process_age_s
+from headrace.speculation import build_speculation
 
 log = structlog.get_logger()
 
@@ -72,14 +72,13 @@ def run_engine(settings: Settings) -> None:
         spool.close()
 
 
-def build_engine(settings: EngineSettings) -> tuple[Engine, EngineInfo]:
-    """The engine of `settings`, its weights loaded and its KV cache allocated."""
+def build_engine(settings: EngineSettings, synthetic: SyntheticAcceptance | None = None) -> tuple[Engine, EngineInfo]:
+    """The engine of `settings`, its weights loaded and its KV cache allocated; `synthetic` is for benchmarks alone."""
     path = settings.model_path or default_model_path()
-    dtype = getattr(torch, settings.dtype)
-    model = load_model(path, dtype)
+    dials = dials_of(settings)
+    model = load_decoder(path, dials)
     config, eos = model.config, model.eos_token_ids
-    decoder = (BatchInvariantDecoder if settings.deterministic else Decoder)(config, model.weights)
-    num_blocks = _num_blocks(settings, config, dtype.itemsize)
+    num_blocks = _num_blocks(settings, model.decoder)
     context_tokens = min(settings.max_context_tokens, config.max_positions)
     blocks = BlockPool(num_blocks, settings.block_size)
     limits = SchedulerLimits(
@@ -91,17 +90,21 @@ def build_engine(settings: EngineSettings) -> tuple[Engine, EngineInfo]:
         objective=Objective(settings.max_ttft_slowdown, settings.max_tpot_slowdown),
         tenant_weights=settings.tenant_weights,
     )
-    step_time = load_calibration(settings.dtype, settings.calibration)
+    step_time = load_calibration(settings.weights, settings.calibration)
     grammars = Grammars(lambda: Tokenizer.from_path(path), config.vocab_size, eos)
     grammars.submit("{}")  # the first schema loads the vocabulary: 0.9 s, in which others may be held up for 0.25 s
-    runner = Runner(decoder, num_blocks, settings.block_size, eos_token_ids=eos, grammars=grammars)
+    runner = Runner(
+        model.decoder, num_blocks, settings.block_size, eos_token_ids=eos, grammars=grammars, synthetic=synthetic
+    )
     hasher = _hasher(settings, path, config) if settings.prefix_cache else None
-    engine = Engine(Scheduler(limits, blocks, step_time, hasher, grammars.is_ready), runner, eos)
+    speculation = build_speculation(settings, dials, runner, context_tokens)
+    scheduler = Scheduler(limits, blocks, step_time, hasher, grammars.is_ready, speculation=speculation)
+    engine = Engine(scheduler, runner, eos)
     info = EngineInfo(
         settings.model_name,
         context_tokens,
         config.vocab_size,
-        settings.dtype,
+        dials.precision,
         settings.heartbeat_s,
         settings.lease_s,
         settings.drain_s,
@@ -131,17 +134,31 @@ def load_registered(database_url: str, scorers: ScorerHost) -> None:
             log.error("scorer_not_loaded", scorer=predictor.id, error=str(error))
 
 
+def dials_of(settings: EngineSettings) -> Dials:
+    return Dials(
+        settings.weights,
+        None if settings.kv == "model" else settings.kv,
+        settings.kernel,
+        settings.deterministic,
+        settings.num_threads,
+        settings.cpus,
+        settings.block_size,
+        settings.weights_cache,
+    )
+
+
 def _hasher(settings: EngineSettings, path: Path, config: ModelConfig) -> PrefixHasher:
     fixed_positions = config.rope.original_positions if config.rope.type == "dynamic" else None
-    return PrefixHasher(settings.block_size, weights_epoch(path, settings.dtype), fixed_positions=fixed_positions)
+    epoch = weights_epoch(path, dials_of(settings).precision)
+    return PrefixHasher(settings.block_size, epoch, fixed_positions=fixed_positions)
 
 
 def _limits(settings: PoolSettings) -> PoolLimits:
     return PoolLimits(**settings.model_dump())
 
 
-def _num_blocks(settings: EngineSettings, config: ModelConfig, bytes_per_element: int) -> int:
-    block_bytes = config.kv_bytes_per_token(bytes_per_element) * settings.block_size
+def _num_blocks(settings: EngineSettings, decoder: AnyDecoder) -> int:
+    block_bytes = decoder.block_bytes(settings.block_size)
     num_blocks = settings.kv_cache_bytes // block_bytes
     if num_blocks < 2:
         raise ConfigurationError(

@@ -165,6 +165,7 @@ def sampling(chat: ChatBody, predictor: Predictor | None, num_prompt: int, conte
         max_tokens=asked or min(room, _declared(predictor) or room),
         temperature=1.0 if chat.temperature is None else chat.temperature,
         top_k=chat.top_k or 0,
+        ignore_eos=chat.ignore_eos is True,
         top_p=1.0 if chat.top_p is None else chat.top_p,
         seed=chat.seed,
         stop=stop_strings(chat),

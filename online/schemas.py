@@ -72,7 +72,8 @@ class StreamOptions(WireModel):
 
 
 class ChatBody(WireModel):
-    """What of OpenAI's chat request is understood. `top_k` is ours (0 = off); `stop` is read by `chat_request`."""
+    """What of OpenAI's chat request is understood. `top_k` (0 = off) and `ignore_eos` (exactly so many tokens as asked
+    for) are not OpenAI's; `stop` is read by `chat_request`."""
 
     model: str
     messages: Annotated[list[ChatMessage], Field(min_length=1)]
@@ -83,5 +84,6 @@ class ChatBody(WireModel):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    ignore_eos: bool | None = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     stop: Any = None

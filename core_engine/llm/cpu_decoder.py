@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from core_engine.llm.rope_scaling import dynamic_frequencies
 from core_engine.llm.step_input import rope_lengths
 from core_engine.llm.step_rows import StepRows
 from kernels.cpu import KernelUnavailable, step
+from kernels.cpu.memory import Arena, zeroed
 from kernels.linear import Weight
 from kernels.rope import rotations
 
@@ -58,9 +60,11 @@ class CpuDecoder:
         cos, sin = rotation_table(config, weights)
         self._cos, self._sin = cos.numpy(), sin.numpy()
         self._tile_bytes = int(library.hr_kv_tile_bytes(step.KV[kv], config.num_kv_heads, config.head_dim))
-        parts = _Parts(library, config, weights)
-        model = parts.model(self.embedding, plain(weights, "output_norm.weight"), step.KV[kv])
         threads = num_threads or len(cpus) or len(os.sched_getaffinity(0))
+        parts = _Parts(library, config, weights, threads)
+        self.weight_bytes = parts.num_bytes  # that a step reads, packed; the embedding is looked up
+        self.head_bytes = parts.head_bytes  # of them
+        model = parts.model(self.embedding, plain(weights, "output_norm.weight"), step.KV[kv])
         try:
             self._kernel = step.StepKernel(library, model, (parts, self.embedding), threads, cpus)
         except ValueError as error:
@@ -73,8 +77,8 @@ class CpuDecoder:
     def new_cache(self, num_blocks: int, block_size: int) -> KvCache:
         """Room for the keys and values of so many blocks; `block_size` is a multiple of 16."""
         block_bytes = self._tile_bytes * block_size // step.TILE
-        tensor = torch.zeros(self.config.num_layers, num_blocks, block_bytes, dtype=torch.uint8)
-        return KvCache(tensor, block_dim=1, block_size=block_size)
+        tensor = zeroed(self.config.num_layers * num_blocks * block_bytes)
+        return KvCache(tensor.view(-1, num_blocks, block_bytes), block_dim=1, block_size=block_size)
 
     def forward(self, rows: StepRows, cache: KvCache, between: Callable[[], None] = _nothing) -> torch.Tensor:
         """Final hidden states, float32 [num_outputs, hidden]; writes the step's K and V into `cache` in place.
@@ -91,6 +95,11 @@ class CpuDecoder:
         """Float32 [num_rows, vocab] of final hidden states [num_rows, hidden]; with `token_ids` only those columns."""
         ids = None if token_ids is None else token_ids.to(torch.int32).numpy()
         return self._kernel.logits(hidden.float().contiguous(), ids)
+
+    def best(self, hidden: torch.Tensor) -> tuple[list[int], list[bool]]:
+        """The token of each row's largest logit (of equal ones the first), and whether all its logits are finite."""
+        tokens, logits = self._kernel.best(hidden.float().contiguous())
+        return tokens.tolist(), np.isfinite(logits).tolist()
 
     def seconds(self) -> dict[str, float]:
         """Spent in the kernel so far, by part of the step."""
@@ -132,13 +141,22 @@ class CpuDecoder:
 class _Parts:
     """The structs of a model's layers and head, and all that they point to."""
 
-    def __init__(self, library: ctypes.CDLL, config: ModelConfig, weights: Mapping[str, Weight]) -> None:
-        self._library, self._config = library, config
+    def __init__(
+        self, library: ctypes.CDLL, config: ModelConfig, weights: Mapping[str, Weight], num_threads: int
+    ) -> None:
+        self._library, self._config, self._arena = library, config, Arena()
         self._kept: list[object] = []
-        self._layers = (step.Layer * config.num_layers)()
-        for index in range(config.num_layers):
-            self._layers[index] = self._layer(layer_of(config, weights, index))
+        with ThreadPoolExecutor(num_threads) as pool:  # packing holds no GIL
+            layers = pool.map(lambda index: self._layer(layer_of(config, weights, index)), range(config.num_layers))
+            self._layers = (step.Layer * config.num_layers)(*layers)
+        layer_bytes = self.num_bytes
         self._head = self._packed(weights.get("output.weight", weights["token_embd.weight"]))
+        self.head_bytes = self.num_bytes - layer_bytes
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all packed weights so far."""
+        return sum(kept.num_bytes for kept in self._kept if isinstance(kept, step.Packed))
 
     def model(self, embedding: torch.Tensor, norm: torch.Tensor, kv: int) -> step.Model:
         config = self._config
@@ -161,7 +179,7 @@ class _Parts:
         )
 
     def _packed(self, weight: Weight, bias: torch.Tensor | None = None, rows: np.ndarray | None = None) -> step.Linear:
-        packed = step.Packed(self._library, weight, bias, rows)
+        packed = step.Packed(self._library, weight, bias, rows, self._arena)
         self._kept.append(packed)
         return packed.struct
 

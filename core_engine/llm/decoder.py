@@ -113,6 +113,11 @@ class Decoder:
         head = self.head if token_ids is None else rows_of(self.head, token_ids)
         return linear(hidden, head).float()
 
+    def best(self, hidden: torch.Tensor) -> tuple[list[int], list[bool]]:
+        """The token of each row's largest logit (of equal ones the first), and whether that is a finite number."""
+        largest, tokens = self.logits(hidden).max(dim=-1)  # NaN and +inf win, -inf only where nothing is left
+        return tokens.tolist(), largest.isfinite().tolist()
+
     def rotations(self, step: StepInput) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosines and sines of the step's tokens, each [num_tokens, head_dim / 2] in the weights' dtype."""
         if step.rope_lengths is None:

@@ -83,7 +83,7 @@ class Engine:
         if group is not None:
             self._end_group(group, reason)
         self.scheduler.abort(sequence, reason)
-        self.runner.forget(sequence.id)
+        self._forget(sequence)
 
     def sequences_of(self, sequence: Sequence) -> list[Sequence]:
         """All that run for the attempt of `sequence`."""
@@ -115,7 +115,11 @@ class Engine:
         for sequence in plan.preempted:
             self.runner.forget(sequence.id)
         run_start = self.clock()
+        speculation, propose_s = self.scheduler.speculation, 0.0
         try:
+            if speculation is not None and plan.num_drafts:
+                speculation.propose(plan)
+                propose_s = self.clock() - run_start
             result = StepResult() if plan.is_empty else self.runner.run(plan, pause)
         finally:  # a run that fails has used the device as well
             end = self.clock()
@@ -123,8 +127,11 @@ class Engine:
         for item in plan.scheduled:
             if item.sequence.id in result.failures:
                 self.scheduler.abort(item.sequence, FinishReason.ERROR)
-        self.scheduler.commit(plan, result.tokens, self.eos_token_ids, end)
-        self.fit.observe(plan.shape, self.last_run_s)
+        if speculation is not None:
+            speculation.learn(plan, result.accepted, self.last_run_s - propose_s)
+        self.scheduler.commit(plan, result.tokens, self.eos_token_ids, end, result.accepted)
+        if not plan.num_drafts:  # what drafts take is `speculation`'s to know
+            self.fit.observe(plan.shape, self.last_run_s - propose_s)
         self.scheduler.step_time = self.fit.current
         return refused + self._by_attempt(self._events(plan, result))
 
@@ -181,21 +188,26 @@ class Engine:
             self.scheduler.abort(sequence, FinishReason.ERROR)
         return [SequenceEvent(s, finish_reason=s.finish_reason, usage=s.usage(), failure=error) for s, error in refused]
 
+    def _forget(self, sequence: Sequence) -> None:
+        """It has ended."""
+        self.runner.forget(sequence.id)
+        if self.scheduler.speculation is not None:
+            self.scheduler.speculation.forget(sequence.id)
+
     def _events(self, plan: StepPlan, result: StepResult) -> list[SequenceEvent]:
         events = [SequenceEvent(s, finish_reason=s.finish_reason, usage=s.usage()) for s in plan.expired]
         for item in plan.scheduled:
             sequence, reason = item.sequence, item.sequence.finish_reason
-            token = result.tokens.get(sequence.id)
-            if token is None and reason is None:
+            if not item.num_new and reason is None:
                 continue
-            logprob = result.logprobs.get(sequence.id)
+            logprobs = result.logprobs.get(sequence.id)
             events.append(
                 SequenceEvent(
                     sequence,
-                    () if token is None else (token,),
+                    tuple(sequence.token_ids[len(sequence.token_ids) - item.num_new :]),
                     reason,
                     None if reason is None else sequence.usage(),
-                    None if logprob is None else (logprob,),
+                    None if logprobs is None else logprobs[: item.num_new],
                     result.prompt_logprobs.get(sequence.id),
                     result.heads.get(sequence.id),
                     result.failures.get(sequence.id),
@@ -203,7 +215,7 @@ class Engine:
             )
         for event in events:
             if event.finish_reason is not None:
-                self.runner.forget(event.sequence.id)
+                self._forget(event.sequence)
         return events
 
     def _by_attempt(self, events: list[SequenceEvent]) -> list[SequenceEvent]:
@@ -224,6 +236,6 @@ class Engine:
     def _end_group(self, group: HeadGroup, reason: FinishReason) -> None:
         for sequence in group.sequences:
             self.scheduler.abort(sequence, reason)
-            self.runner.forget(sequence.id)
+            self._forget(sequence)
             del self._groups[sequence.id]
         group.end(reason)

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from core_engine.errors import EngineRefused, InvalidRequest, ModelFileError
 from core_engine.llm.draws import Row
 from core_engine.llm.sequence import Sequence
+from core_engine.llm.step_plan import NO_TOKENS
 from core_engine.llm.tokenizer import Tokenizer
 
 MAX_PENDING = 64  # schemas that wait for their compiler
@@ -58,9 +59,18 @@ class GrammarState:
             raise refused(self._matcher.get_error())
         return np.unpackbits(self._bitmask.view(np.uint8)[0], count=self._vocab_size, bitorder="little").view(np.bool_)
 
-    def apply(self, logits: Row, sequence: Sequence) -> None:
-        """Mask one row of logits [vocab] in place; raises what `allowed` raises."""
-        logits[~self.allowed(sequence.token_ids[sequence.num_prompt_tokens :])] = -np.inf
+    def num_allowed(self, completion: list[int], draft: list[int]) -> int:
+        """How many tokens of `draft`, from the first on, may follow `completion`. Changes nothing."""
+        self._matcher.consume_tokens(completion[self._num_consumed :])
+        self._num_consumed = len(completion)
+        return 0 if self._matcher.is_error() else int(self._matcher.validate_tokens(draft))
+
+    def apply(self, logits: Row, sequence: Sequence, ahead: list[int] = NO_TOKENS) -> None:
+        """Mask one row of logits [vocab] in place: that of the token after the completion and the tokens `ahead`.
+
+        Those ahead are certain to be the completion's next ones. Raises what `allowed` raises.
+        """
+        logits[~self.allowed(sequence.token_ids[sequence.num_prompt_tokens :] + ahead)] = -np.inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from core_engine.contracts import Head, HeadKind, Normalise, Pooling
-from core_engine.llm.decoder import Decoder
 from core_engine.llm.head_plan import BranchHead
 from core_engine.llm.linear_head import LinearHead, load_linear_head
+from core_engine.llm.model_decoder import AnyDecoder
 from core_engine.llm.step_plan import Scheduled
 
 MAX_VOCAB_ROWS = 64  # full rows of logits at a time: 64 x 49,152 float32 are 12.6 MB
@@ -37,7 +37,7 @@ class Asked:
 class Heads:
     """The linear heads of one decoder, and what unfinished heads have gathered so far."""
 
-    def __init__(self, decoder: Decoder) -> None:
+    def __init__(self, decoder: AnyDecoder) -> None:
         self._decoder = decoder
         self._linear: dict[str, LinearHead] = {}
         self._logprobs: dict[str, dict[int, list[float]]] = defaultdict(dict)  # of a score's choices, by position

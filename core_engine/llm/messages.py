@@ -135,6 +135,9 @@ class Counters(msgspec.Struct, array_like=True):
     steps: int = 0  # that ran something of this pool; of a step with both pools each has the whole time
     step_s_sum: float = 0.0  # the model's runs in them,
     predicted_step_s_sum: float = 0.0  # and what the step-time model had said of these
+    drafts: int = 0  # of a sequence in a step, for verification,
+    draft_tokens: int = 0  # tokens in them,
+    accepted_tokens: int = 0  # and those of these that became part of a completion
 
     def copy(self) -> Counters:
         """These counts as they are now: a snapshot must not change under the thread that sends it."""

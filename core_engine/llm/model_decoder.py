@@ -21,6 +21,7 @@ from core_engine.llm.model_files import load_model, load_quantised_model
 from core_engine.llm.quantised_weights import Scheme
 from core_engine.llm.weights_cache import default_cache_folder
 from kernels.cpu import KernelUnavailable
+from kernels.cpu.memory import return_freed
 from kernels.cpu.step import open_library
 from kernels.linear import Weight
 
@@ -64,6 +65,12 @@ def load_decoder(path: Path, dials: Dials) -> LoadedDecoder:
         ModelFileError: as `load_model`.
         ConfigurationError: determinism that the reference cannot promise on this machine.
     """
+    loaded = _loaded(path, dials)
+    return_freed()  # weights that were packed, and what was on the way to them
+    return loaded
+
+
+def _loaded(path: Path, dials: Dials) -> LoadedDecoder:
     if (bits := BITS.get(dials.weights)) is None:
         model = load_model(path, getattr(torch, dials.weights))
     else:

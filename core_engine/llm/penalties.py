@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from core_engine.contracts import SamplingParams
 from core_engine.llm.draws import Row
 from core_engine.llm.sequence import Sequence
+from core_engine.llm.step_plan import NO_TOKENS
 
 
 class TokenCounts:
@@ -69,22 +70,25 @@ class Penalties:
             or sampling.frequency_penalty
         )
 
-    def apply(self, logits: Row, sequence: Sequence) -> None:
-        """Change one row of logits [vocab] in place.
+    def apply(self, logits: Row, sequence: Sequence, ahead: list[int] = NO_TOKENS) -> None:
+        """Change one row of logits [vocab] in place: that of the token after the sequence and the tokens `ahead`.
+
+        Those ahead are certain to be the sequence's next ones.
 
         Source: Keskar et al., "CTRL", 2019, section 4.1 (repetition penalty); OpenAI's API reference, "Frequency and
         presence penalties": logit - count * frequency - (count > 0) * presence.
         """
         sampling = self._sampling
+        token_ids = sequence.token_ids + ahead if ahead else sequence.token_ids
         logits[self._bias_ids] += self._bias
         if sampling.repetition_penalty != 1:
-            self._all.update(sequence.token_ids)
+            self._all.update(token_ids)
             logits[self._all.ids] = _repelled(logits[self._all.ids], sampling.repetition_penalty)
         if sampling.presence_penalty or sampling.frequency_penalty:
-            self._completion.update(sequence.token_ids)
+            self._completion.update(token_ids)
             penalty = self._completion.counts * sampling.frequency_penalty + sampling.presence_penalty
             logits[self._completion.ids] -= penalty
-        if sequence.num_completion_tokens < sampling.min_tokens:
+        if sequence.num_completion_tokens + len(ahead) < sampling.min_tokens:
             logits[self._ends] = -np.inf
 
 

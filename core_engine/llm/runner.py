@@ -7,10 +7,10 @@ from itertools import accumulate
 
 import torch
 
-from core_engine.llm.decoder import Decoder
 from core_engine.llm.grammar import Grammars
 from core_engine.llm.heads import Heads
 from core_engine.llm.logprobs import PromptLogprobs, wants_prompt_logprobs
+from core_engine.llm.model_decoder import AnyDecoder
 from core_engine.llm.sampler import Sampler
 from core_engine.llm.sequence import Sequence
 from core_engine.llm.speculation.synthetic import SyntheticAcceptance
@@ -27,7 +27,7 @@ class Runner:
 
     def __init__(
         self,
-        decoder: Decoder,
+        decoder: AnyDecoder,
         num_blocks: int,
         block_size: int,
         *,
@@ -71,7 +71,11 @@ class Runner:
                 sequences.append(sequence)
                 drafts.append(item.draft)
         if sequences:
-            sampled = self.sampler.sample(self.decoder.logits(hidden[rows]), sequences, drafts)
+            chosen = hidden if len(rows) == len(hidden) else hidden[rows]
+            if self.sampler.wants_only_best(sequences):
+                sampled = self.sampler.take_best(*self.decoder.best(chosen), sequences, drafts)
+            else:
+                sampled = self.sampler.sample(self.decoder.logits(chosen), sequences, drafts)
             result.tokens, result.accepted, result.logprobs = sampled.tokens, sampled.accepted, sampled.logprobs
             result.failures |= sampled.failures
 

@@ -20,9 +20,10 @@ from core_engine.llm.prefix_hash import PrefixHasher
 from core_engine.llm.queue_bounds import check_fits, check_queue
 from core_engine.llm.seating import Seating
 from core_engine.llm.sequence import Sequence
+from core_engine.llm.speculation.control import Speculation
+from core_engine.llm.step_commit import NOTHING_ACCEPTED, Accepted, commit
 from core_engine.llm.step_plan import Scheduled, StepPlan
 from core_engine.llm.step_time import StepTime
-from core_engine.llm.waiting_queue import COMPLETION_WEIGHT
 
 __all__ = ["PoolLimits", "Scheduled", "Scheduler", "SchedulerLimits", "StepPlan"]
 
@@ -34,7 +35,10 @@ MAX_SKIPS = 64  # times one may be overtaken before it blocks the queue
 
 
 class Scheduler:
-    """`hasher` None switches the prefix cache off. `is_ready` holds back a sequence whose grammar is still compiled."""
+    """`hasher` None switches the prefix cache off, `speculation` None drafts.
+
+    `is_ready` holds back a sequence whose grammar is still compiled.
+    """
 
     def __init__(
         self,
@@ -44,8 +48,10 @@ class Scheduler:
         hasher: PrefixHasher | None = None,
         is_ready: Callable[[Sequence], bool] = lambda _: True,
         pacer: Pacer | None = None,
+        speculation: Speculation | None = None,
     ) -> None:
         self.limits = limits
+        self.speculation = speculation
         self.blocks = blocks
         self.step_time = step_time
         self.seating = Seating(limits, blocks, hasher)
@@ -83,7 +89,7 @@ class Scheduler:
     def abort(self, sequence: Sequence, reason: FinishReason = FinishReason.ABORT) -> None:
         """End a sequence wherever it is; one that has already finished is left as it is."""
         if sequence.finish_reason is None:
-            self._finish(sequence, reason)
+            self.seating.finish(sequence, reason)
 
     def guard(self, pool: Pool, deadline: Deadline, now: float) -> None:
         """Hold the step cap for a while if this request's budget is one that a long step would break."""
@@ -121,6 +127,8 @@ class Scheduler:
         self._fill(plan, now)
         while plan.is_empty and self.seating.break_deadlock(plan, self.step_time):
             self._fill(plan, now)
+        if self.speculation is not None and plan.decodes:
+            self.speculation.lengthen(plan, self.seating)
         for item in plan.decodes:
             item.sequence.last_step = self.num_steps
         for item in plan.chunks:
@@ -130,35 +138,16 @@ class Scheduler:
             self.num_steps += 1
         return plan
 
-    def commit(self, plan: StepPlan, tokens: dict[str, int], eos_token_ids: frozenset[int], now: float = 0.0) -> None:
-        """Take a step's results: `tokens` has the next token of every scheduled sequence that samples.
-
-        A sequence with a head ends with the last token of its prompt. Blocks that are full now can be found by others.
-        """
-        for item in plan.scheduled:
-            sequence, num_tokens = item.sequence, item.num_tokens
-            if sequence.finish_reason is not None:  # ended while the step ran
-                continue
-            samples = num_tokens == len(sequence.token_ids) - sequence.num_computed_tokens
-            wasted = sequence.wasted_tokens
-            sequence.advance(num_tokens)
-            counters = self.counters[sequence.pool]
-            counters.computed_tokens += num_tokens
-            counters.wasted_tokens += sequence.wasted_tokens - wasted
-            self.seating.prefixes.publish(sequence)
-            if samples and sequence.request.head is not None:
-                self._finish(sequence, FinishReason.STOP)
-            elif samples:
-                reason = sequence.append(tokens[sequence.id], eos_token_ids)
-                counters.generation_tokens += 1
-                if sequence.first_token_s == math.inf:
-                    sequence.first_token_s = now
-                if reason is not None:
-                    self._finish(sequence, reason)
-            weight = COMPLETION_WEIGHT if num_tokens == 1 else 1.0
-            self.waiting[sequence.pool].charge(sequence.tenant, num_tokens * weight)
-        for pool, share in self.seating.prefill_shares.items():
-            share.observe(now, sum(item.cost_s for item in plan.chunks if item.sequence.pool is pool))
+    def commit(
+        self,
+        plan: StepPlan,
+        tokens: dict[str, int],
+        eos_token_ids: frozenset[int],
+        now: float = 0.0,
+        accepted: Accepted = NOTHING_ACCEPTED,
+    ) -> None:
+        """Take a step's results: `tokens` has the next token of every scheduled sequence that samples; see `commit`."""
+        commit(self.seating, plan, tokens, accepted, eos_token_ids, now)
 
     # -- the parts of schedule
 
@@ -175,7 +164,9 @@ class Scheduler:
         if self._has(Pool.BULK):
             before = plan.tokens_left
             prompts = self._prompts([s for s in self.running[Pool.INTERACTIVE] if not s.is_decoding])
-            self._bulk(plan, self.pacer.bulk_room_s(plan, decoding, prompts), bulk.max_step_tokens)
+            plan.bulk_cap_s = self.pacer.bulk_room_s(plan, decoding, prompts)
+            self._bulk(plan, plan.bulk_cap_s, bulk.max_step_tokens)
+            plan.bulk_tokens_left = bulk.max_step_tokens - (before - plan.tokens_left)
             if plan.tokens_left < before:
                 self._bulk_ran_s = now
 
@@ -340,7 +331,7 @@ class Scheduler:
             self._expire_one(plan, sequence, reason)
 
     def _expire_one(self, plan: StepPlan, sequence: Sequence, reason: FinishReason) -> None:
-        self._finish(sequence, reason)
+        self.seating.finish(sequence, reason)
         plan.expired.append(sequence)
 
     def _is_hopeless(self, sequence: Sequence, now: float) -> bool:
@@ -350,9 +341,3 @@ class Scheduler:
         cached = 0 if sequence.block_table else len(self.seating.prefixes.find(sequence)) * self.blocks.block_size
         left = sequence.num_uncomputed_tokens - cached
         return now + self.step_time.unloaded_prefill_s(left, self.limits.max_step_tokens) > sequence.deadline_s
-
-    def _finish(self, sequence: Sequence, reason: FinishReason) -> None:
-        sequence.finish_reason = reason
-        finished = self.counters[sequence.pool].finished
-        finished[reason] = finished.get(reason, 0) + 1
-        self.seating.leave(sequence)

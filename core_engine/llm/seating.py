@@ -58,9 +58,11 @@ class Seating:
         sequence.is_protected = sequence.num_preemptions > 0
         self.prefixes.promise(sequence)
 
-    def leave(self, sequence: Sequence) -> None:
-        """It has ended."""
-        pool, reason = sequence.pool, sequence.finish_reason
+    def finish(self, sequence: Sequence, reason: FinishReason) -> None:
+        """It has ended, wherever it is."""
+        pool, finished = sequence.pool, self.counters[sequence.pool].finished
+        sequence.finish_reason = reason
+        finished[reason] = finished.get(reason, 0) + 1
         self._take_out(sequence)
         self.blocks.release(sequence.block_table)
         self.waiting[pool].left(sequence.tenant)
@@ -157,6 +159,13 @@ class Seating:
             return False
         table.extend(self.blocks.take(sequence.pool) for _ in range(missing))
         return True
+
+    def trim(self, sequence: Sequence) -> None:
+        """Give back what it holds beyond its computed tokens: blocks taken for a draft that turned out wrong."""
+        keep = self.blocks.blocks_for(sequence.num_computed_tokens)
+        extra = sequence.block_table[keep:]
+        del sequence.block_table[keep:]
+        self.blocks.release(extra)
 
     def most_tokens(self, sequence: Sequence) -> int:
         """How many tokens its table could hold if it took every block that it may."""

@@ -113,18 +113,26 @@ class Sequence:
         """Take a sampled token; the reason why it is the last one, if it is."""
         self.token_ids.append(token_id)
         self.first_output = len(self.token_ids) - 1
-        sampling, num_completion = self.request.sampling, self.num_completion_tokens
-        if num_completion >= sampling.min_tokens and (
-            (token_id in eos_token_ids and not sampling.ignore_eos) or token_id in sampling.stop_token_ids
-        ):
+        num_completion = len(self.token_ids) - self.num_prompt_tokens
+        if self.stops_at(token_id, num_completion, eos_token_ids):
             return FinishReason.STOP
-        return FinishReason.LENGTH if num_completion >= sampling.max_tokens else None
+        return FinishReason.LENGTH if num_completion >= self.max_completion_tokens else None
 
-    def advance(self, num_tokens: int) -> None:
-        """Take note of `num_tokens` more computed ones; those that had been computed before were wasted."""
+    def stops_at(self, token_id: int, num_completion_tokens: int, eos_token_ids: frozenset[int]) -> bool:
+        """Whether this token ends it, as the last of so many of its completion."""
+        sampling = self.request.sampling
+        return num_completion_tokens >= sampling.min_tokens and (
+            (token_id in eos_token_ids and not sampling.ignore_eos) or token_id in sampling.stop_token_ids
+        )
+
+    def advance(self, num_tokens: int, num_rejected: int = 0) -> None:
+        """Take note of `num_tokens` more computed ones; those that had been computed before were wasted.
+
+        `num_rejected` were run as well: a draft's tokens that turned out wrong.
+        """
         start = self.num_computed_tokens
         self.num_computed_tokens = end = start + num_tokens
-        self.num_run_tokens += num_tokens
+        self.num_run_tokens += num_tokens + num_rejected
         if start < self.num_tokens_once_computed:
             self.wasted_tokens += min(end, self.num_tokens_once_computed) - start
         self.num_tokens_once_computed = max(self.num_tokens_once_computed, end)

@@ -104,21 +104,25 @@ async def generate_text(
     num_tokens, so_far = 0, Usage(prompt_tokens=len(request.prompt_token_ids))
     async with aclosing(client.generate(request)) as deltas:
         async for delta in deltas:
-            num_free = max(0, request.sampling.min_tokens - num_tokens)
-            num_tokens += len(delta.token_ids)
+            text, num_new = "", len(delta.token_ids)
+            for index, token in enumerate(_shown(delta, request)):  # one by one: a stop string ends at one of them
+                new = detokenizer.push((token,))
+                text += new if num_tokens + index < request.sampling.min_tokens else matcher.push(new)
+                if matcher.matched:
+                    num_new = index + 1
+                    break
+            num_tokens += num_new
             so_far = replace(delta.usage or so_far, completion_tokens=num_tokens)
-            shown = _shown(delta, request)
-            text = detokenizer.push(shown[:num_free]) + matcher.push(detokenizer.push(shown[num_free:]))
             if delta.finish_reason is not None and not matcher.matched:
                 text += matcher.push(detokenizer.flush())
                 text += matcher.flush()
             yield TextDelta(
                 text,
-                len(delta.token_ids),
+                num_new,
                 FinishReason.STOP if matcher.matched else delta.finish_reason,
                 so_far if matcher.matched else delta.usage,
                 delta.detail,
-                delta.logprobs,
+                None if delta.logprobs is None else delta.logprobs[:num_new],
                 delta.prompt_logprobs,
             )
             if matcher.matched:

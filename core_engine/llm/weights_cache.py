@@ -60,15 +60,19 @@ def cache_key(path: Path, scheme: Scheme) -> str:
 
 
 def _read(file: Path) -> QuantisedWeights | None:
-    """Its tensors are views of the mapped file. None for one that is not what its name promises: it is removed."""
+    """Its tensors are views of the mapped file. None for one that is not what its name promises: it is removed.
+
+    The linear weights have a mapping of their own, which goes with them when a decoder has packed them.
+    """
     try:
         with file.open("rb") as opened:
             digest = hashlib.file_digest(opened, "sha256").hexdigest()
         if digest != file.name.split(".")[1]:
             raise ValueError(f"its contents have the digest {digest}")
-        with safe_open(file, framework="pt") as mapped:
-            groups = json.loads(mapped.metadata()["groups"])
-            return _joined({name: mapped.get_tensor(name) for name in mapped.keys()}, groups)  # noqa: SIM118
+        with safe_open(file, framework="pt") as of_linears, safe_open(file, framework="pt") as of_others:
+            groups = json.loads(of_linears.metadata()["groups"])
+            mappings = {name: of_linears if "/" in name else of_others for name in of_linears.keys()}  # noqa: SIM118
+            return _joined({name: mapping.get_tensor(name) for name, mapping in mappings.items()}, groups)
     except (OSError, SafetensorError, ValueError) as error:
         log.warning("cached_weights_damaged", file=str(file), error=str(error), action="built again")
         with suppress(OSError):  # gone, or in a folder that cannot be written: it is not used either way

@@ -124,7 +124,7 @@ async def notice_beside_bulk(stack: LocalStack, replies: Sequence[Reply], steps:
             bulk = await exits.enter_async_context(bulk_running(engine))
         with steps.own_output("Stream a notice beside it"):
             console.print("  ", end="")
-            notice = await stream_notice(stack.url, request, bulk, engine.dtype, show)
+            notice = await stream_notice(stack.url, request, bulk, engine.weights, show)
             console.print()
     return notice
 

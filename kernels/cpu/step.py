@@ -15,6 +15,7 @@ import torch
 
 from kernels.cpu.build import load
 from kernels.cpu.isa import Level
+from kernels.cpu.memory import Arena
 from kernels.linear import Weight
 from kernels.quantise import GroupQuantised
 
@@ -74,7 +75,7 @@ class StepArrays:
 
 
 class Packed:
-    """A weight in the kernel's layout, and the struct that describes it.
+    """A weight in the kernel's layout, and the struct that describes it; what is large lies in `arena` (None: its own).
 
     `rows` names the canonical row of each output, -1 for none; without it output i is row i.
     """
@@ -85,11 +86,12 @@ class Packed:
         weight: Weight,
         bias: torch.Tensor | None = None,
         rows: np.ndarray | None = None,
+        arena: Arena | None = None,
     ) -> None:
         n, k = (len(rows) if rows is not None else weight.shape[0]), weight.shape[1]
         n_pad, k_pad = -(-n // PANEL) * PANEL, -(-k // INPUTS) * INPUTS
         order = None if rows is None else np.pad(rows, (0, n_pad - n), constant_values=-1).astype(np.int32)
-        self._kept: list[torch.Tensor] = []
+        self._arena, self._kept = arena or Arena(), list[torch.Tensor]()
         self.struct = Linear(n=n, k=k, n_pad=n_pad, k_pad=k_pad)
         if bias is not None:
             self.struct.bias = self._keep(torch.nn.functional.pad(bias.float(), (0, n_pad - n)))
@@ -137,7 +139,7 @@ class Packed:
         return self._kept[-1].data_ptr()
 
     def _empty(self, num_bytes: int) -> int:
-        return self._keep(torch.empty(num_bytes, dtype=torch.uint8))
+        return self._keep(self._arena.take(num_bytes))
 
 
 _Pointer = ctypes.c_void_p | None
@@ -192,6 +194,17 @@ class StepKernel:
         ))  # fmt: skip
         return logits
 
+    def best(self, hidden: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """Of each row the token of its largest logit, int32, and that logit, float32 [num_rows].
+
+        NaN where one of the row's logits is not finite.
+        """
+        tokens, logits = np.empty(len(hidden), np.int32), np.empty(len(hidden), np.float32)
+        self._check(self._library.hr_best(
+            self._decoder, _P(hidden.data_ptr()), len(hidden), _at(tokens), _at(logits), self._error, ERROR_BYTES
+        ))  # fmt: skip
+        return tokens, logits
+
     def seconds(self) -> dict[str, float]:
         """Spent inside all calls so far, by part of the step."""
         found = (ctypes.c_double * len(PARTS))()
@@ -212,14 +225,19 @@ class StepKernel:
 
 
 def open_library(level: Level | None = None, folder: Path | None = None) -> ctypes.CDLL:
-    """The kernels' library with its functions declared; raises `KernelUnavailable`."""
-    library = load(level, folder)
+    """The kernels' library, built where it is not; raises `KernelUnavailable`."""
+    return declared(load(level, folder))
+
+
+def declared(library: ctypes.CDLL) -> ctypes.CDLL:
+    """The same, its functions' arguments and results declared."""
     library.hr_open.restype = _P
     library.hr_open.argtypes = [_P, _I, _P, _I, _P, _I]
     library.hr_close.restype = None
     library.hr_close.argtypes = [_P]
     library.hr_run.argtypes = [_P, _P, _I, _I, _P, _I]
     library.hr_logits.argtypes = [_P, _P, _I, _P, _I, _P, _P, _I]
+    library.hr_best.argtypes = [_P, _P, _I, _P, _P, _P, _I]
     library.hr_seconds.restype = None
     library.hr_seconds.argtypes = [_P, _P]
     library.hr_kv_tile_bytes.restype = ctypes.c_int64

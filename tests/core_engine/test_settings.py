@@ -27,7 +27,7 @@ def test_sections_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch)
         ("HEADRACE_HTTP__PORT", "0", r"HEADRACE_HTTP__PORT = '0'.*greater than or equal to 1"),
         ("HEADRACE_HTTP__PROT", "1", r"HEADRACE_HTTP__PROT = '1'"),
         ("HEADRACE_HTTPS__PORT", "1", r"HEADRACE_HTTPS__PORT is unknown; sections are .*HEADRACE_HTTP"),
-        ("HEADRACE_ENGINE__DTYPE", "int3", r"HEADRACE_ENGINE__DTYPE = 'int3'.*bfloat16"),
+        ("HEADRACE_ENGINE__WEIGHTS", "int3", r"HEADRACE_ENGINE__WEIGHTS = 'int3'.*bfloat16"),
         ("HEADRACE_ENGINE__INTERACTIVE", "{not json", r"engine"),
     ],
 )

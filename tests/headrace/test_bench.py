@@ -42,7 +42,7 @@ def test_another_model_and_precision_replace_the_settings() -> None:
     given = Settings()
     assert of_model(given, None, None) == given
     changed = of_model(given, Path("models/other.gguf"), "float32").engine
-    assert (changed.model_path, changed.model_name, changed.dtype) == (Path("models/other.gguf"), "other", "float32")
+    assert (changed.model_path, changed.model_name, changed.weights) == (Path("models/other.gguf"), "other", "float32")
 
 
 def test_a_model_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_a_model_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
     assert not (tmp_path / "calibrations").exists()
 
 
-@pytest.mark.parametrize("wrong", [("--dtype", "int3"), ("--steps", "1")])
+@pytest.mark.parametrize("wrong", [("--weights", "int3"), ("--steps", "1")])
 def test_a_wrong_option_is_refused_before_anything_is_loaded(wrong: tuple[str, str], tmp_path: Path) -> None:
     done = headrace("bench", "device", *wrong, state=tmp_path)
     assert done.returncode == 2

@@ -133,7 +133,7 @@ def test_children_read_exactly_the_settings_of_the_stack(
 ) -> None:
     monkeypatch.setenv("HEADRACE_HTTP__PORT", "1")
     bulk = PoolSettings(min_seats=0, max_seats=3, max_kv_share=0.5, max_queued=7, max_queued_tokens=9)
-    changed = settings.model_copy(update={"engine": EngineSettings(bulk=bulk, dtype="float32", max_step_ms=7.5)})
+    changed = settings.model_copy(update={"engine": EngineSettings(bulk=bulk, weights="float32", max_step_ms=7.5)})
     given = settled(changed, tmp_path, tmp_path, Servers(valkey=tmp_path, broker=tmp_path))
     environ = as_environment(given)
     for name in [name for name in os.environ if name.startswith("HEADRACE_")]:

@@ -102,9 +102,9 @@ def test_a_field_with_the_value_it_has_when_left_out_is_taken() -> None:
 
 def test_sampling_has_openai_s_defaults_and_takes_what_is_given() -> None:
     assert sampling(chat(), None, 10, 100) == SamplingParams(max_tokens=90, temperature=1.0, top_p=1.0)
-    given_all = chat(temperature=0, top_p=0.5, top_k=7, seed=-3, stop="x", max_completion_tokens=5)
+    given_all = chat(temperature=0, top_p=0.5, top_k=7, ignore_eos=True, seed=-3, stop="x", max_completion_tokens=5)
     assert sampling(given_all, None, 10, 100) == SamplingParams(
-        max_tokens=5, temperature=0.0, top_k=7, top_p=0.5, seed=-3, stop=("x",)
+        max_tokens=5, temperature=0.0, top_k=7, top_p=0.5, ignore_eos=True, seed=-3, stop=("x",)
     )
     assert sampling(chat(stop=["a", "b"]), None, 1, 9).stop == ("a", "b")
 

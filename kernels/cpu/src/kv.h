@@ -1,12 +1,12 @@
 // The paged cache of keys and values: where a token's head lies, and how it is written.
 //
-// A cache of one layer is tiles of 16 consecutive slots: tile = slot / 16, so a block is block_size / 16 tiles that follow
-// one another. A tile holds head after head, of each its keys and then its values, so laid out that one product of a
-// register (simd.h) gives 16 keys' part of their scores, or 16 dimensions' part of the values' weighted sum:
+// A cache of one layer is tiles of 16 consecutive slots: tile = slot / 16, so a block is block_size / 16 tiles that
+// follow one another. A tile holds head after head, of each its keys and then its values, laid out so that one product
+// of a register (simd.h) gives 16 keys' part of their scores, or 16 dimensions' part of the values' weighted sum:
 //   HR_KV_BF16  keys   bfloat16 [head_dim / 2][16 tokens][2]    values bfloat16 [8 pairs of tokens][head_dim][2]
 //   HR_KV_INT8  keys   uint8    [head_dim / 4][16 tokens][4]    values int8     [4 quads of tokens][head_dim][4]
 //               and after each its scales, float [16 tokens]; a key's byte is code + 128
-// Codes of 8 bits are per token and head: scale = amax / 127, code = round(x * (127 / amax)), as kernels/kv_quantise.py.
+// Codes are per token and head: scale = amax / 127, code = round(x * (127 / amax)), as in kernels/kv_quantise.py.
 #pragma once
 
 #include <cmath>
@@ -19,8 +19,8 @@
 
 namespace hr {
 
-constexpr int TILE = 16;            // tokens
-constexpr int MAX_HEAD_DIM = 256;   // and a multiple of 16
+constexpr int TILE = 16;           // tokens
+constexpr int MAX_HEAD_DIM = 256;  // and a multiple of 16
 
 struct KvLayout {
   int32_t kv;  // HrKv
@@ -62,10 +62,8 @@ HR_INLINE void round_head(const float* x, int head_dim, uint16_t* rounded) {
 // The largest magnitude in x [head_dim]; NaN stands above all.
 HR_INLINE float largest_magnitude(const float* x, int head_dim) {
   i32x16 most = splat(0);
-  for (int d = 0; d < head_dim; d += LANES) {
-    const i32x16 bits = (i32x16)magnitude(load(x + d));  // as integers the magnitudes stand in the same order
-    most = bits > most ? bits : most;
-  }
+  // As integers the magnitudes stand in the same order.
+  for (int d = 0; d < head_dim; d += LANES) most = maximum(most, (i32x16)magnitude(load(x + d)));
   const int32_t bits = reduce_max(most);
   float amax;
   std::memcpy(&amax, &bits, 4);

@@ -1,7 +1,7 @@
 // Rows of activations as a product with packed weights takes them: quantised, rounded to bfloat16, or as they are.
 //
-// For integer weights a row is quantised by groups of 64: code = round(x * (127 / amax)), scale = amax / 127. Int8 weights
-// are stored as code + 128 and symmetric int4 ones as code + 8, because the byte product takes its weights unsigned;
+// For integer weights a row is quantised by groups of 64: code = round(x * (127 / amax)), scale = amax / 127. Int8
+// weights are stored as code + 128 and symmetric int4 ones as code + 8, for the byte product takes weights unsigned;
 // that zero point times the sum of a group's codes is known before the product starts, and is what it starts from.
 // Source: Yao et al., "ZeroQuant", 2022, section 3 (by groups); the zero point as in Jacob et al., 2018, section 2.3.
 #pragma once
@@ -49,8 +49,8 @@ struct Activations {
 // Bytes that `num_rows` rows need, for any kind of weight of at most k_pad inputs.
 HR_INLINE int64_t activation_bytes(int k_pad, int num_rows) { return num_rows * (int64_t(k_pad) * 4 + 128); }
 
-// One group of 64: codes to `codes`, their sums by halves to `sums`; returns the scale. A group of zeros has codes 0; one
-// with a NaN or an infinity has such a scale, so that its products are no numbers either.
+// One group of 64: codes to `codes`, their sums by halves to `sums`; returns the scale. A group of zeros has codes 0;
+// one with a NaN or an infinity has such a scale, so that its products are no numbers either.
 HR_INLINE float quantise_group(const f32x16 (&x)[4], int8_t* codes, int32_t (&sums)[2]) {
   i32x16 most = (i32x16)magnitude(x[0]);  // as integers the magnitudes stand in the same order, and NaN above all
   for (int i = 1; i < 4; i++) {

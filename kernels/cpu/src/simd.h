@@ -57,12 +57,68 @@ HR_INLINE f32x16 splat(float x) { return f32x16{x, x, x, x, x, x, x, x, x, x, x,
 HR_INLINE i32x16 splat(int32_t x) { return i32x16{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}; }
 HR_INLINE f32x16 as_float(u32x16 v) { return (f32x16)v; }
 
-// Lanes 0..n-1 true (all bits), the rest false; n may be below 0 or above 16.
-HR_INLINE i32x16 first_lanes(int n) {
-  const i32x16 lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-  return lane < splat(int32_t(n));
+// ---- comparisons and choices, by what the machine compares at once: the compiler takes wider vectors lane by lane
+
+#if defined(__AVX512F__)
+template <class V, class Choice>
+HR_INLINE auto by_parts(V a, V b, Choice&& choice) {
+  return choice(a, b);
 }
-HR_INLINE f32x16 select(i32x16 mask, f32x16 yes, f32x16 no) { return mask ? yes : no; }
+#else
+#if defined(__AVX2__)
+constexpr int PART = 32;  // bytes
+#else
+constexpr int PART = 16;
+#endif
+template <class V, class Choice>
+HR_INLINE auto by_parts(V a, V b, Choice&& choice) {
+  typedef __typeof__(a[0] + a[0]) Lane;
+  typedef Lane Part __attribute__((vector_size(PART)));
+  typedef __typeof__(choice(Part{}, Part{})[0] + 0) OutLane;
+  typedef OutLane Out __attribute__((vector_size(64)));
+  Out out;
+  for (int at = 0; at < 64; at += PART) {
+    const auto part = choice(load_as<Part>((const char*)&a + at), load_as<Part>((const char*)&b + at));
+    std::memcpy((char*)&out + at, &part, PART);
+  }
+  return out;
+}
+#endif
+HR_INLINE i32x16 less(f32x16 a, f32x16 b) {  // true (all bits) or false; false where one of them is NaN
+  return (i32x16)by_parts(a, b, [](auto x, auto y) { return x < y; });
+}
+HR_INLINE i32x16 less(i32x16 a, i32x16 b) {
+  return (i32x16)by_parts(a, b, [](auto x, auto y) { return x < y; });
+}
+HR_INLINE f32x16 select(i32x16 mask, f32x16 yes, f32x16 no) {
+#if defined(__AVX512F__)
+  return mask ? yes : no;
+#else
+  return (f32x16)((mask & (i32x16)yes) | (~mask & (i32x16)no));
+#endif
+}
+HR_INLINE f32x16 maximum(f32x16 a, f32x16 b) {  // b where one of them is NaN
+#if defined(__AVX512F__)
+  return (f32x16)_mm512_max_ps((__m512)a, (__m512)b);
+#else
+  return by_parts(a, b, [](auto x, auto y) { return x > y ? x : y; });
+#endif
+}
+HR_INLINE f32x16 minimum(f32x16 a, f32x16 b) {  // b where one of them is NaN
+#if defined(__AVX512F__)
+  return (f32x16)_mm512_min_ps((__m512)a, (__m512)b);
+#else
+  return by_parts(a, b, [](auto x, auto y) { return x < y ? x : y; });
+#endif
+}
+HR_INLINE i32x16 maximum(i32x16 a, i32x16 b) {
+  return by_parts(a, b, [](auto x, auto y) { return x > y ? x : y; });
+}
+
+// Lanes 0..n-1 true, the rest false; n may be below 0 or above 16.
+HR_INLINE i32x16 first_lanes(int n) {
+  return less(i32x16{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, splat(int32_t(n)));
+}
 
 // ---- arithmetic
 
@@ -76,13 +132,6 @@ HR_INLINE f32x16 fma(f32x16 a, f32x16 b, f32x16 c) {  // a * b + c, rounded once
   return r;
 #else
   return a * b + c;
-#endif
-}
-HR_INLINE f32x16 maximum(f32x16 a, f32x16 b) {
-#if defined(__AVX512F__)
-  return (f32x16)_mm512_max_ps((__m512)a, (__m512)b);
-#else
-  return a > b ? a : b;
 #endif
 }
 HR_INLINE f32x16 magnitude(f32x16 a) { return (f32x16)((u32x16)a & 0x7fffffffu); }
@@ -99,9 +148,11 @@ HR_INLINE float reduce_max(f32x16 v) {
 #if defined(__AVX512F__)
   return _mm512_reduce_max_ps((__m512)v);
 #else
-  float m = v[0];
-  for (int i = 1; i < 16; i++) m = v[i] > m ? v[i] : m;
-  return m;
+  float t[16];
+  store(t, v);
+  for (int width = 8; width > 0; width /= 2)
+    for (int i = 0; i < width; i++) t[i] = t[i] > t[i + width] ? t[i] : t[i + width];
+  return t[0];
 #endif
 }
 
@@ -122,6 +173,23 @@ HR_INLINE int32_t reduce_max(i32x16 v) {
   const i32x4 four = left > right ? left : right;
   const int32_t even = four[0] > four[2] ? four[0] : four[2], odd = four[1] > four[3] ? four[1] : four[3];
   return even > odd ? even : odd;
+}
+
+// Whether some lane is above x, or is no number.
+HR_INLINE bool any_above(f32x16 v, float x) {
+#if defined(__AVX512F__)
+  return _mm512_cmp_ps_mask((__m512)v, _mm512_set1_ps(x), _CMP_GT_OQ) != 0;
+#else
+  return reduce_max(v) > x;
+#endif
+}
+HR_INLINE bool any_nan(f32x16 v) {
+#if defined(__AVX512F__)
+  return _mm512_cmp_ps_mask((__m512)v, (__m512)v, _CMP_UNORD_Q) != 0;
+#else
+  const float sum = reduce_add(v);
+  return sum != sum;
+#endif
 }
 
 // ---- conversions
@@ -153,9 +221,9 @@ HR_INLINE u16x16 to_bf16(f32x16 v) {  // as the scalar one, but that the instruc
   return (u16x16)_mm512_cvtneps_pbh((__m512)v);
 #else
   const u32x16 bits = (u32x16)v;
-  const u32x16 rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  const i32x16 is_nan = (i32x16)(v != v);
-  return __builtin_convertvector((u32x16)(is_nan ? (i32x16)((bits >> 16) | 0x40u) : (i32x16)rounded), u16x16);
+  const u32x16 rounded = bits + 0x7fffu + ((bits >> 16) & 1u);
+  const i32x16 is_nan = less(splat(0x7f800000), (i32x16)magnitude(v));
+  return __builtin_convertvector((u32x16)select(is_nan, as_float(bits | 0x400000u), as_float(rounded)) >> 16, u16x16);
 #endif
 }
 HR_INLINE float from_bf16(uint16_t x) {
@@ -208,30 +276,6 @@ HR_INLINE i32x16 dot4(i32x16 acc, u32x16 w, const void* a) {
 }
 HR_INLINE i32x16 dot4(i32x16 acc, const void* w, const int8_t* a) { return dot4(acc, load_as<u32x16>(w), a); }
 
-// The same with the signs the other way: `w` 16 lanes of four signed bytes, `a` four unsigned bytes. Exact.
-HR_INLINE i32x16 dot4_signed(i32x16 acc, u32x16 w, const void* a) {
-  uint32_t four;
-  std::memcpy(&four, a, 4);
-#if defined(__AVX512VNNI__)
-  return (i32x16)_mm512_dpbusd_epi32((__m512i)acc, _mm512_set1_epi32(int32_t(four)), (__m512i)w);
-#elif defined(__AVX2__)
-  const __m256i even = _mm256_set1_epi32(int32_t(four & 0xff00ffu)), odd = _mm256_set1_epi32(int32_t(four >> 8 & 0xff00ffu));
-  for (int h = 0; h < 2; h++) {
-    const __m256i bytes = ((const __m256i*)&w)[h];
-    const __m256i low = _mm256_madd_epi16(_mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8), even);
-    const __m256i high = _mm256_madd_epi16(_mm256_srai_epi16(bytes, 8), odd);
-    __m256i& half = ((__m256i*)&acc)[h];
-    half = _mm256_add_epi32(half, _mm256_add_epi32(low, high));
-  }
-  return acc;
-#else
-  uint8_t bytes[4];
-  std::memcpy(bytes, a, 4);
-  for (int i = 0; i < 4; i++) acc += ((i32x16)(w << (24 - 8 * i)) >> 24) * splat(int32_t(bytes[i]));
-  return acc;
-#endif
-}
-
 // `w`: 16 lanes of two bfloat16; `a`: two bfloat16.
 HR_INLINE f32x16 dot2(f32x16 acc, u32x16 w, const void* a) {
   uint32_t two;
@@ -251,10 +295,14 @@ HR_INLINE f32x16 dot2(f32x16 acc, const uint16_t* w, const uint16_t* a) { return
 // e^x, relative error below 2e-7; exactly 1 at 0 and exactly 0 from -87.3 down. NaN stays NaN.
 // Source: Moshier, Cephes `expf`: the argument is reduced by a two-part ln 2, the rest is a polynomial of degree 7.
 HR_INLINE f32x16 exponential(f32x16 x) {
-  const f32x16 most = splat(88.f), least = splat(-87.3f);
-  const f32x16 bounded = x > most ? most : (x < least ? least : x);
+  const f32x16 least = splat(-87.3f);
+  const f32x16 bounded = minimum(splat(88.f), maximum(least, x));
+#if defined(__AVX512F__)
+  const f32x16 whole = (f32x16)_mm512_roundscale_ps((__m512)(bounded * 1.44269504f), _MM_FROUND_TO_NEAREST_INT);
+#else
   const i32x16 n = to_int(bounded * 1.44269504f);
   const f32x16 whole = to_float(n);
+#endif
   f32x16 r = fma(whole, splat(-0.693359375f), bounded);
   r = fma(whole, splat(2.12194440e-4f), r);
   f32x16 p = splat(1.9875691500e-4f);
@@ -264,8 +312,13 @@ HR_INLINE f32x16 exponential(f32x16 x) {
   p = fma(p, r, splat(1.6666665459e-1f));
   p = fma(p, r, splat(5.0000001201e-1f));
   p = fma(r * r, p, r + splat(1.f));
+#if defined(__AVX512F__)
+  const __mmask16 above = _mm512_cmp_ps_mask((__m512)x, (__m512)least, _CMP_NLT_UQ);
+  return (f32x16)_mm512_maskz_scalef_ps(above, (__m512)p, (__m512)whole);
+#else
   const f32x16 power = as_float((u32x16)((n + 127) << 23));
-  return x < least ? splat(0.f) : p * power;
+  return select(less(x, least), splat(0.f), p * power);
+#endif
 }
 
 }  // namespace hr

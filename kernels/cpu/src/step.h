@@ -59,7 +59,7 @@ struct HrStep {
   const int32_t* tables;       // the spans' block tables, one after another
   const float* cos;            // [num_rows][head_dim / 2], of each row's position
   const float* sin;
-  const int32_t* output_rows;  // [num_outputs]
+  const int32_t* output_rows;  // [num_outputs], rising
   float* hidden;               // [num_outputs][hidden], normed: written by the call that runs the last layer
   uint8_t* cache;              // layer after layer, each num_blocks * block_size slots; see kv.h
   int64_t layer_bytes;         // of one layer in `cache`
@@ -82,6 +82,11 @@ int32_t hr_run(HrDecoder* decoder, const HrStep* step, int32_t layer_begin, int3
 // logits [num_rows][vocab] of normed hidden states [num_rows][hidden]; with `token_ids` [num_rows][num_tokens] of these.
 int32_t hr_logits(HrDecoder* decoder, const float* hidden, int32_t num_rows, const int32_t* token_ids,
                   int32_t num_tokens, float* logits, char* error, int32_t error_size);
+
+// The largest logit of each row and its token (of equal ones the first), without the others being written anywhere. A row
+// in which one is not finite has NaN as its largest.
+int32_t hr_best(HrDecoder* decoder, const float* hidden, int32_t num_rows, int32_t* tokens, float* logits, char* error,
+                int32_t error_size);
 
 // Seconds of all calls so far by part, [HR_NUM_PARTS].
 void hr_seconds(const HrDecoder* decoder, double* seconds);

@@ -10,7 +10,7 @@ import torch
 
 from core_engine.contracts import Deadline, GenerateRequest, SamplingParams
 from core_engine.llm import sequence as sequences
-from core_engine.llm.decoder import Decoder
+from core_engine.llm.model_decoder import AnyDecoder
 from core_engine.llm.scheduler import Scheduled
 from core_engine.llm.step_rows import step_rows
 
@@ -18,7 +18,7 @@ from core_engine.llm.step_rows import step_rows
 class Stepper:
     """Keeps the cache and hands out blocks; everything else is the decoder's and the runner's own code."""
 
-    def __init__(self, decoder: Decoder, num_blocks: int = 257, block_size: int = 4) -> None:
+    def __init__(self, decoder: AnyDecoder, num_blocks: int = 257, block_size: int = 4) -> None:
         self.decoder, self.block_size = decoder, block_size
         self.cache = decoder.new_cache(num_blocks, block_size)
         self._free = list(range(1, num_blocks))  # block 0 is padding, as in the block pool
@@ -35,6 +35,16 @@ class Stepper:
         """Take its blocks back; they are handed out again last, still holding what it wrote."""
         self._free = sequence.block_table + self._free
         sequence.block_table = []
+
+    def copy(self, sequence: sequences.Sequence) -> sequences.Sequence:
+        """Another one, as far as this one is: its full blocks are shared, what it has of the next one is copied."""
+        twin = self.sequence(sequence.request.prompt_token_ids, sequence.request.sampling.max_tokens)
+        twin.token_ids, twin.num_computed_tokens = list(sequence.token_ids), sequence.num_computed_tokens
+        num_full = sequence.num_computed_tokens // self.block_size
+        twin.block_table[:num_full] = sequence.block_table[:num_full]
+        if sequence.num_computed_tokens % self.block_size:
+            self.cache.copy_block(sequence.block_table[num_full], twin.block_table[num_full])
+        return twin
 
     @torch.inference_mode()
     def step(self, *work: tuple[sequences.Sequence, int]) -> list[torch.Tensor]:

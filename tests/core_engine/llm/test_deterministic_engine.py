@@ -5,16 +5,18 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
 
 from core_engine.contracts import Deadline, GenerateRequest, Pool, SamplingParams
 from core_engine.llm.batch_invariant import BatchInvariantDecoder
+from core_engine.llm.cpu_decoder import CpuDecoder
 from core_engine.llm.decoder import Decoder
 from core_engine.llm.engine import Engine
 from core_engine.llm.gguf_reader import default_model_path
+from core_engine.llm.model_decoder import AnyDecoder
 from core_engine.llm.runner import Runner
 from core_engine.llm.sequence import Sequence
 from core_engine.llm.tokenizer import Tokenizer
@@ -23,6 +25,13 @@ from headrace.engine import build_engine
 from tests.core_engine.llm.tiny import CONFIG, check, request, tiny_engine, tiny_weights
 
 BLOCK = 4
+DIALS: list[dict[str, Any]] = [
+    {"weights": "float32"},
+    {"weights": "bfloat16", "kernel": "reference"},
+    {"weights": "bfloat16"},
+    {"weights": "int8"},
+    {"weights": "int4", "kv": "int8"},
+]
 DRAWS = random.Random(11)
 PROMPTS = [[DRAWS.randrange(CONFIG.vocab_size) for _ in range(n)] for n in (5, 16, 23, 37, 40, 8)]
 NUM_NEW = 12
@@ -134,16 +143,27 @@ def test_the_normal_mode_has_other_bits() -> None:
     assert not all(same(Decoder, torch.float32) for same in CASES.values())
 
 
-@pytest.mark.parametrize(("is_deterministic", "kind"), [(False, Decoder), (True, BatchInvariantDecoder)])
+@pytest.mark.parametrize(
+    ("is_deterministic", "kernel", "kind"),
+    [
+        (False, "reference", Decoder),
+        (True, "reference", BatchInvariantDecoder),
+        (False, "auto", CpuDecoder),
+        (True, "auto", CpuDecoder),
+    ],
+)
 @pytest.mark.weights
-def test_the_setting_chooses_the_mode(is_deterministic: bool, kind: type[Decoder]) -> None:
-    engine, _ = build_engine(EngineSettings(deterministic=is_deterministic, kv_cache_bytes=64 << 20))
+def test_the_settings_choose_the_decoder(
+    is_deterministic: bool, kernel: Literal["auto", "reference"], kind: type[AnyDecoder]
+) -> None:
+    settings = EngineSettings(deterministic=is_deterministic, kernel=kernel, kv_cache_bytes=64 << 20)
+    engine, _ = build_engine(settings)
     assert type(engine.runner.decoder) is kind
 
 
 @pytest.mark.weights
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_the_real_model_has_the_same_bits_alone_in_chunks_in_a_batch_and_from_the_cache(dtype: str) -> None:
+@pytest.mark.parametrize("dials", DIALS, ids=lambda dials: "-".join(map(str, dials.values())))
+def test_the_real_model_has_the_same_bits_alone_in_chunks_in_a_batch_and_from_the_cache(dials: dict[str, Any]) -> None:
     tokenizer = Tokenizer.from_gguf(default_model_path())
     texts = ["The flight from New York to Chicago " * 9, "Prices depend on the day of the week.", "def delay(minutes):"]
     prompts = [tuple(tokenizer.encode(text)) for text in texts]
@@ -151,7 +171,7 @@ def test_the_real_model_has_the_same_bits_alone_in_chunks_in_a_batch_and_from_th
 
     def engine(max_step_tokens: int) -> Watched:
         settings = EngineSettings(
-            dtype=dtype, deterministic=True, kv_cache_bytes=256 << 20, max_step_tokens=max_step_tokens, interactive=pool
+            deterministic=True, kv_cache_bytes=256 << 20, max_step_tokens=max_step_tokens, interactive=pool, **dials
         )
         return Watched(build_engine(settings)[0])
 

@@ -132,6 +132,7 @@ def test_a_part_left_out_would_be_seen(saved: Find, case: str, part: str) -> Non
     found = saved(case)
     ours = stepper(found.folder)
     without: dict[str, Any] = {part: None}
+    assert isinstance(ours.decoder, Decoder)
     ours.decoder.layers = [replace(layer, **without) for layer in ours.decoder.layers]
     assert (ours.prefill(LONG) - found.logits).abs().max() > SEEN
 

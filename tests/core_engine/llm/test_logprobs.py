@@ -100,7 +100,7 @@ class Recording:
         return [r.prompt_logprobs[attempt_id] for r in self.results if attempt_id in r.prompt_logprobs]
 
     def logprobs(self, attempt_id: str) -> list[TokenLogprob]:
-        return [r.logprobs[attempt_id] for r in self.results if attempt_id in r.logprobs]
+        return [each for r in self.results for each in r.logprobs.get(attempt_id, ())]
 
     def tokens(self, attempt_id: str) -> list[int]:
         return [r.tokens[attempt_id] for r in self.results if attempt_id in r.tokens]

@@ -28,7 +28,7 @@ def test_greedy_generation_is_that_of_transformers(tmp_path: Path, case: str, is
     model = hf_model(case, eos_token_id=None)
     model.generation_config.eos_token_id = None
     settings = EngineSettings(
-        model_path=save(model, tmp_path, 12_000), dtype="float32", deterministic=is_deterministic, **SMALL
+        model_path=save(model, tmp_path, 12_000), weights="float32", deterministic=is_deterministic, **SMALL
     )
     engine, info = build_engine(settings)
     assert isinstance(engine.runner.decoder, BatchInvariantDecoder) == is_deterministic
@@ -47,7 +47,7 @@ def test_greedy_generation_is_that_of_transformers(tmp_path: Path, case: str, is
 def test_ends_of_the_folder_end_a_generation(tmp_path: Path) -> None:
     model = hf_model("qwen2")
     model.generation_config.eos_token_id = [5, 7]
-    engine, _ = build_engine(EngineSettings(model_path=save(model, tmp_path), dtype="float32", **SMALL))
+    engine, _ = build_engine(EngineSettings(model_path=save(model, tmp_path), weights="float32", **SMALL))
     assert engine.eos_token_ids == {5, 7}
 
 
@@ -58,7 +58,7 @@ def test_a_folder_holds_model_and_tokenizer(tmp_path: Path) -> None:
     config = (folder / "config.json").read_text()
     write_folder(folder, tokenizer)
     (folder / "config.json").write_text(config)
-    settings = EngineSettings(model_path=folder, dtype="float32", **SMALL)
+    settings = EngineSettings(model_path=folder, weights="float32", **SMALL)
     assert model_file(settings) == folder
     engine, info = build_engine(settings)
     ours = Tokenizer.from_path(model_file(settings))

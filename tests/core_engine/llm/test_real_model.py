@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -43,8 +43,8 @@ def reference() -> Any:
     return AutoModelForCausalLM.from_pretrained(str(path.parent), gguf_file=path.name, dtype=torch.float32).eval()
 
 
-def engine_in(dtype: str) -> Engine:
-    return build_engine(EngineSettings(dtype=dtype, kv_cache_bytes=256 << 20))[0]
+def engine_in(weights: Literal["float32", "bfloat16"]) -> Engine:
+    return build_engine(EngineSettings(weights=weights, kv_cache_bytes=256 << 20))[0]
 
 
 def prompts(tokenizer: Tokenizer) -> list[tuple[int, ...]]:
@@ -77,10 +77,10 @@ def test_greedy_output_in_fp32_equals_transformers_alone_and_all_together(tokeni
         assert run_all(engine, [ask(prompt)]).popitem()[1] == expected, tokenizer.decode(prompt)[:60]
 
 
-def test_default_precision_has_the_same_argmax_wherever_the_fp32_margin_is_clear(
+def test_bfloat16_weights_give_the_same_argmax_wherever_the_fp32_margin_is_clear(
     tokenizer: Tokenizer, reference: Any
 ) -> None:
-    engine = engine_in(EngineSettings().dtype)
+    engine = engine_in("bfloat16")
     asked = ["Explain in three sentences why flights are late in winter.", "Write a notice about a gate change."]
     chats = [tuple(tokenizer.apply_chat_template([{"role": "user", "content": text}])) for text in asked]
     answered = run_all(engine, [ask(chat, max_tokens=120) for chat in chats])

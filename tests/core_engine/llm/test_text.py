@@ -314,3 +314,54 @@ async def test_the_usage_of_a_stream_cut_by_a_stop_string_is_what_the_engine_sai
     deltas = [delta async for delta in generate_text(client, tokenizer, request)]  # type: ignore[arg-type]
     usage = deltas[-1].usage
     assert usage == Usage(prompt_tokens=2, cached_tokens=1, completion_tokens=sum(d.num_tokens for d in deltas))
+
+
+class Bunched(Told):
+    """Several tokens with a delta, as a step that verifies a draft brings them."""
+
+    def __init__(self, ids: list[int], finish: FinishReason, sizes: list[int]) -> None:
+        super().__init__(ids, finish)
+        self.sizes = sizes
+
+    async def generate(self, request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
+        sizes, held = iter(self.sizes), list[TokenDelta]()
+        size = 1  # the first token comes with the prompt
+        async for delta in super().generate(request):
+            held.append(delta)
+            if len(held) == size or delta.finish_reason is not None:
+                yield replace(
+                    delta,
+                    token_ids=tuple(token for each in held for token in each.token_ids),
+                    logprobs=tuple(entry for each in held for entry in each.logprobs or ()),
+                    usage=next((each.usage for each in reversed(held) if each.usage), None),
+                )
+                held, size = [], next(sizes, 3)
+
+
+@given(
+    text=st.sampled_from(["a b a b a b c", "wait for 🙂 the end. No more", "at the end of it all"]),
+    stops=st.lists(st.sampled_from(["b", "a b", "end. No", "🙂", " the", "all", "zzz"]), max_size=2),
+    sizes=st.lists(st.integers(1, 9), max_size=6),
+    min_tokens=st.sampled_from([0, 2, 4]),
+)
+async def test_tokens_that_come_together_give_what_they_give_one_by_one(
+    tokenizer: Tokenizer, text: str, stops: list[str], sizes: list[int], min_tokens: int
+) -> None:
+    sampling = SamplingParams(stop=tuple(stops), min_tokens=min_tokens, logprobs=0)
+    request = GenerateRequest("a", (1, 2), sampling, Deadline.never())
+    ends = []
+    for client in (
+        Told(tokenizer.encode(text), FinishReason.LENGTH),
+        Bunched(tokenizer.encode(text), FinishReason.LENGTH, sizes),
+    ):
+        deltas = [delta async for delta in generate_text(client, tokenizer, request)]  # type: ignore[arg-type]
+        ends.append(
+            (
+                "".join(delta.text for delta in deltas),
+                sum(delta.num_tokens for delta in deltas),
+                [entry for delta in deltas for entry in delta.logprobs or ()],
+                deltas[-1].finish_reason,
+                deltas[-1].usage and deltas[-1].usage.completion_tokens,
+            )
+        )
+    assert ends[0] == ends[1]

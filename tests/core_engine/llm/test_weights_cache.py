@@ -63,6 +63,10 @@ def only_file(folder: Path) -> Path:
     return file
 
 
+def num_mappings(file: Path) -> int:
+    return Path("/proc/self/maps").read_text().count(str(file))
+
+
 def test_what_was_made_once_is_found_again(source: Path, folder: Path) -> None:
     assert_same(cached(folder, source, Scheme(8), made), made())
     assert_same(cached(folder, source, Scheme(8), forbidden), made())
@@ -79,8 +83,19 @@ def test_found_weights_outlive_a_file_that_is_replaced_or_removed(source: Path, 
 def test_found_weights_are_mapped_not_read(source: Path, folder: Path) -> None:
     cached(folder, source, Scheme(8), made)
     found = cached(folder, source, Scheme(8), forbidden)
-    assert str(only_file(folder)) in Path("/proc/self/maps").read_text()
+    assert num_mappings(only_file(folder)) > 0
     assert_same(found, made())
+
+
+def test_linear_weights_that_were_packed_leave_memory_while_the_embedding_stays_mapped(
+    source: Path, folder: Path
+) -> None:
+    cached(folder, source, Scheme(8), made)
+    found = cached(folder, source, Scheme(8), forbidden)
+    before = num_mappings(only_file(folder))
+    found.linears.clear()
+    assert 0 < num_mappings(only_file(folder)) < before
+    assert torch.equal(found.tensors["token_embd.weight"], made().tensors["token_embd.weight"])
 
 
 def test_another_scheme_source_or_time_is_another_key(source: Path, tmp_path: Path) -> None:

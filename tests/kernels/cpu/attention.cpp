@@ -9,15 +9,16 @@ static bool same_bits(const std::vector<float>& a, const std::vector<float>& b) 
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
-static double tolerance(const Shape& shape) { return shape.kv == HR_KV_INT8 ? 1.2e-2 : 6e-3; }
+// What rounding the query and the probabilities to bfloat16, or to 16 bits, may cost.
+static double tolerance(const Shape& shape) { return shape.kv == HR_KV_INT8 ? 1e-4 : 4e-3; }
 
 static void equals_the_plain_loops(const Shape& shape, int num_tokens) {
   Engine engine(shape, {num_tokens}, unsigned(num_tokens));
   const std::vector<float> got = engine.in_chunks(0, num_tokens);
   const double error = relative_error(got, plain_attention(shape, engine.sequences[0]));
   if (!(error < tolerance(shape)))
-    std::fprintf(stderr, "kv heads %d, group %d, head_dim %d, block %d, window %d, kv %d, %d tokens: error %g\n",
-                 shape.num_kv_heads, shape.group, shape.head_dim, shape.block_size, shape.window, shape.kv, num_tokens, error);
+    std::fprintf(stderr, "kv heads %d, group %d, head_dim %d, block %d, window %d, %d tokens: error %g\n",
+                 shape.num_kv_heads, shape.group, shape.head_dim, shape.block_size, shape.window, num_tokens, error);
   CHECK(error < tolerance(shape));
 }
 
@@ -61,11 +62,12 @@ int main(int, char** arguments) {
   for (int head_dim = 16; head_dim <= 256; head_dim += 16)
     for (int group : {1, 3}) equals_the_plain_loops({2, group, head_dim, 16, 0, kv}, 70);
   for (int group = 1; group <= 8; group++) equals_the_plain_loops({1, group, 32, 32, 0, kv}, 53);
-  for (int num_tokens : {1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 200})
+  for (int num_tokens : {1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 200, 257})
     for (int window : {0, 1, 17, 64, 100}) equals_the_plain_loops({1, 2, 32, 16, window, kv}, num_tokens);
   equals_the_plain_loops({3, 3, 64, 128, 0, kv}, 300);
   equals_the_plain_loops({1, 50, 16, 16, 0, kv}, 9);
   for (int window : {0, 1, 5, 16, 70}) does_not_depend_on_the_cut({2, 3, 48, 16, window, kv}, 150);
+  for (int window : {0, 200}) does_not_depend_on_the_cut({1, 2, 16, 32, window, kv}, 420);
   does_not_depend_on_the_cut({1, 8, 256, 48, 0, kv}, 70);
   for (int window : {0, 30}) {
     does_not_depend_on_the_batch({2, 4, 64, 32, window, kv});

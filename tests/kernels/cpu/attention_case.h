@@ -1,4 +1,4 @@
-// A model's shape and one sequence with random queries, keys and values, run through kv.h and attention.h in any chunks.
+// A model's shape and sequences of random queries, keys and values, run through kv.h and attention.h in any chunks.
 #pragma once
 
 #include <algorithm>
@@ -138,40 +138,57 @@ struct Engine {
   }
 };
 
-// The plain double loops over the float queries, keys and values: [num_tokens][out_width].
-inline std::vector<double> plain_attention(const Shape& shape, const Sequence& sequence) {
-  const int half = shape.head_dim / 2, width = shape.row_width(), num_heads = shape.num_kv_heads * shape.group;
-  const int num_tokens = int(sequence.qkv.size()) / width;
-  const auto turned = [&](int token, int head, int d) {
-    const float* x = &sequence.qkv[size_t(token * width + head * shape.head_dim)];
-    const double cos = sequence.cos[size_t(token * half + d % half)], sin = sequence.sin[size_t(token * half + d % half)];
-    return d < half ? x[d] * cos - x[d + half] * sin : x[d] * cos + x[d - half] * sin;
-  };
-  std::vector<double> turned_heads(size_t(num_tokens * (num_heads + shape.num_kv_heads) * shape.head_dim));
-  for (size_t i = 0; i < turned_heads.size(); i++) {
-    const int head = int(i) / shape.head_dim, per_token = num_heads + shape.num_kv_heads;
-    turned_heads[i] = turned(head / per_token, head % per_token, int(i) % shape.head_dim);
+// A head as the cache holds it, so that what is left of an error is the products' own.
+inline void store_and_read(const Shape& shape, float* head) {
+  float amax = 0;
+  for (int d = 0; d < shape.head_dim; d++) amax = std::max(amax, std::fabs(head[d]));
+  for (int d = 0; d < shape.head_dim; d++)
+    head[d] = shape.kv == HR_KV_INT8 ? std::nearbyintf(head[d] * (127.f / amax)) * (amax / 127.f)
+                                     : hr::from_bf16(hr::to_bf16(head[d]));
+}
+
+// All heads of a sequence, [num_tokens][row_width]: queries and keys rotated, keys and values as they are stored.
+inline std::vector<float> final_heads(const Shape& shape, const Sequence& sequence) {
+  std::vector<float> heads = sequence.qkv;
+  const int half = shape.head_dim / 2, num_queries = shape.num_kv_heads * shape.group;
+  const int per_token = num_queries + 2 * shape.num_kv_heads, num_turned = num_queries + shape.num_kv_heads;
+  for (int i = 0; i < int(heads.size()) / shape.head_dim; i++) {
+    float* x = &heads[size_t(i * shape.head_dim)];
+    const size_t angle = size_t(i / per_token * half);
+    for (int d = 0; i % per_token < num_turned && d < half; d++) {
+      const float first = x[d], second = x[d + half];
+      const float cos = sequence.cos[angle + size_t(d)], sin = sequence.sin[angle + size_t(d)];
+      x[d] = first * cos - second * sin;
+      x[d + half] = second * cos + first * sin;
+    }
+    if (i % per_token >= num_queries) store_and_read(shape, x);
   }
-  const auto turned_head = [&](int token, int head) {
-    return &turned_heads[size_t((token * (num_heads + shape.num_kv_heads) + head) * shape.head_dim)];
+  return heads;
+}
+
+// Attention in plain double loops: [num_tokens][out_width].
+inline std::vector<double> plain_attention(const Shape& shape, const Sequence& sequence) {
+  const std::vector<float> heads = final_heads(shape, sequence);
+  const int num_heads = shape.num_kv_heads * shape.group, num_tokens = int(heads.size()) / shape.row_width();
+  const auto at = [&](int token, int head) {
+    return &heads[size_t(token * shape.row_width() + head * shape.head_dim)];
   };
-  std::vector<double> out(size_t(num_tokens * shape.out_width()));
-  std::vector<double> p(static_cast<size_t>(num_tokens));
+  std::vector<double> out(size_t(num_tokens * shape.out_width())), p(size_t(num_tokens), 0);
   for (int token = 0; token < num_tokens; token++)
     for (int head = 0; head < num_heads; head++) {
-      const int kv_head = head / shape.group, first = shape.window ? std::max(0, token - shape.window + 1) : 0;
+      const int key_head = num_heads + head / shape.group, value_head = key_head + shape.num_kv_heads;
+      const int first = shape.window ? std::max(0, token - shape.window + 1) : 0;
+      const float* query = at(token, head);
       double most = -INFINITY, sum = 0;
       for (int key = first; key <= token; key++) {
-        const double *q = turned_head(token, head), *k = turned_head(key, num_heads + kv_head);
-        p[size_t(key)] = std::inner_product(q, q + shape.head_dim, k, 0.0) / std::sqrt(double(shape.head_dim));
+        const double score = std::inner_product(query, query + shape.head_dim, at(key, key_head), 0.0);
+        p[size_t(key)] = score / std::sqrt(double(shape.head_dim));
         most = std::max(most, p[size_t(key)]);
       }
       for (int key = first; key <= token; key++) sum += p[size_t(key)] = std::exp(p[size_t(key)] - most);
       double* to = &out[size_t(token * shape.out_width() + head * shape.head_dim)];
-      for (int key = first; key <= token; key++) {
-        const float* v = &sequence.qkv[size_t(key * width + (num_heads + shape.num_kv_heads + kv_head) * shape.head_dim)];
-        for (int d = 0; d < shape.head_dim; d++) to[d] += p[size_t(key)] / sum * v[d];
-      }
+      for (int key = first; key <= token; key++)
+        for (int d = 0; d < shape.head_dim; d++) to[d] += p[size_t(key)] / sum * at(key, value_head)[d];
     }
   return out;
 }

@@ -75,8 +75,8 @@ void equals_the_plain_loop(Random& random, const Kind& kind, int n, int k, int n
       // With minimums a product is a difference of two larger ones.
       const double tolerance = (kind.has_minimums ? 4e-6 : 1e-6) * size;
       if (!(std::fabs(got - wanted) <= tolerance)) {
-        std::fprintf(stderr, "%s, n %d, k %d, row %d of %d, output %d: %.9g, wanted %.9g +- %.2g\n", kind.name, n, k, row,
-                     num_rows, output, got, wanted, tolerance);
+        std::fprintf(stderr, "%s, n %d, k %d, row %d of %d, output %d: %.9g, wanted %.9g +- %.2g\n", kind.name, n, k,
+                     row, num_rows, output, got, wanted, tolerance);
         std::exit(1);
       }
     }

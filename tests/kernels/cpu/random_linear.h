@@ -26,7 +26,7 @@ inline float uniform(Random& random, float low, float high) {
 }
 inline int below(Random& random, int count) { return int(random() % uint32_t(count)); }
 
-// The float16 nearest above or below a positive float of its normal range, or with the sign that `x` has.
+// A float16 beside x, whose magnitude is one of its normal range.
 inline uint16_t to_f16(float x) {
   uint32_t bits;
   std::memcpy(&bits, &x, 4);
@@ -63,7 +63,8 @@ struct RandomLinear {
     const std::vector<double> rows = pack(random, kind, n, k, shuffled ? order.data() : nullptr);
     meaning.assign(size_t(n_pad) * size_t(k), 0.);
     for (size_t o = 0; o < order.size(); o++)
-      for (size_t i = 0; order[o] >= 0 && i < size_t(k); i++) meaning[o * size_t(k) + i] = rows[size_t(order[o]) * size_t(k) + i];
+      for (size_t i = 0; order[o] >= 0 && i < size_t(k); i++)
+        meaning[o * size_t(k) + i] = rows[size_t(order[o]) * size_t(k) + i];
   }
 
 private:

@@ -1,0 +1,196 @@
+"""Where speculative decoding pays: real step times over batch sizes and acceptances, and real text at batch 1.
+
+The engine runs in this process, without clients, and only decodes. With synthetic acceptance a draft token is right
+with a given probability; what a step brings is counted by that probability, so that chance has no say but in what the
+controller sees. Plain steps, drafts of fixed lengths and adaptive ones take turns on the same sequences.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from benchmarks.report import Row, conclude, options, show
+from core_engine.contracts import Deadline, GenerateRequest, SamplingParams
+from core_engine.llm.engine import Engine
+from core_engine.llm.gguf_reader import default_model_path
+from core_engine.llm.sequence import Sequence
+from core_engine.llm.speculation.control import Speculation
+from core_engine.llm.speculation.draft_lengths import Candidate
+from core_engine.llm.speculation.prompt_lookup import PromptLookup
+from core_engine.llm.speculation.synthetic import SyntheticAcceptance
+from core_engine.llm.step_plan import StepPlan
+from core_engine.llm.step_result import StepResult
+from core_engine.llm.tokenizer import Tokenizer
+from core_engine.settings import EngineSettings, PoolSettings
+from headrace.engine import build_engine
+from headrace.machine import machine
+
+BATCHES, QUICK_BATCHES = (1, 2, 4, 8, 16, 32), (1, 8, 32)
+ACCEPTANCES = (0.2, 0.5, 0.8)
+FIXED = (1, 2, 4)
+MAX_TOKENS = 8  # of an adaptive draft
+PROMPT_TOKENS = 128
+ROUNDS, QUICK_ROUNDS = 7, 3
+TEXT_TOKENS = 192
+REPETITIVE = (
+    "Repeat this list of flights three times, exactly as it is:\n"
+    "LH 1024, Frankfurt, gate A12, 10:45, on time\nBA 0287, London, gate B07, 11:10, delayed by 25 minutes\n"
+    "AF 1490, Paris, gate A03, 11:30, on time\nKL 0713, Amsterdam, gate C18, 12:05, cancelled\n"
+)
+PROSE = "Write a short story about a lighthouse keeper who finds a letter in a bottle."
+
+
+@dataclass(slots=True)
+class Side:
+    """One way to run steps: the tokens that they are expected to bring, and their seconds by the number of drafts."""
+
+    name: str
+    speculation: Speculation | None
+    tokens: float = 0.0
+    seconds: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second. Steps alike count as their median: a neighbour on the machine holds up single ones."""
+        return self.tokens / sum(len(same) * statistics.median(same) for same in self.seconds.values())
+
+    @property
+    def drafts_per_step(self) -> float:
+        num_steps = sum(map(len, self.seconds.values()))
+        return sum(drafts * len(same) for drafts, same in self.seconds.items()) / num_steps
+
+
+class Steps:
+    """An engine whose steps are timed; looks at each plan before its sequences move on."""
+
+    def __init__(self, synthetic: SyntheticAcceptance) -> None:
+        pool = PoolSettings(min_seats=1, max_seats=33, max_kv_share=1.0, max_queued=99, max_queued_tokens=1 << 20)
+        settings = EngineSettings(interactive=pool, kv_cache_bytes=2 << 30, max_context_tokens=8192, prefix_cache=False)
+        self.synthetic = synthetic
+        self.engine, info = build_engine(settings, synthetic)
+        self.precision = info.dtype
+        self._plans: list[StepPlan] = []
+        run = self.engine.runner.run
+
+        def noted(plan: StepPlan, between: Callable[[], None]) -> StepResult:
+            self._plans.append(plan)
+            return run(plan, between)
+
+        self.engine.runner.run = noted  # type: ignore[method-assign]
+
+    def take_turn(self, side: Side, num_steps: int) -> None:
+        self.engine.scheduler.speculation = side.speculation
+        p = self.synthetic.probability
+        for _ in range(num_steps):
+            start = time.perf_counter()
+            self.engine.step()
+            side.seconds[self._plans[-1].num_drafts].append(time.perf_counter() - start)
+            drafts = [len(item.draft) for item in self._plans[-1].decodes]
+            side.tokens += sum(1 + Candidate(length, p).expected(length) for length in drafts)
+        self._plans.clear()
+
+    def begin(self, batch: int) -> list[Sequence]:
+        """So many sequences that decode."""
+        self.engine.scheduler.speculation = None
+        sampling = SamplingParams(max_tokens=6000, ignore_eos=True)
+        prompts = [[1000 + 37 * number + place for place in range(PROMPT_TOKENS)] for number in range(batch)]
+        added = [
+            self.engine.add(GenerateRequest(f"bench-{number}", tuple(prompt), sampling, Deadline.never()))
+            for number, prompt in enumerate(prompts)
+        ]
+        while not all(sequence.is_decoding for sequence in added):
+            self.engine.step()
+        return added
+
+
+def cell(steps: Steps, batch: int, acceptance: float, rounds: int) -> Row:
+    """One batch size at one acceptance."""
+    steps.synthetic.probability = acceptance
+    sequences = steps.begin(batch)
+    fixed = [Side(f"K={k}", Speculation(steps.synthetic, k, is_adaptive=False)) for k in FIXED]
+    plain, adaptive = Side("plain", None), Side("adaptive", Speculation(steps.synthetic, MAX_TOKENS))
+    num_steps = max(8, 64 // batch)
+    steps.take_turn(Side("warm-up", adaptive.speculation), 4 * num_steps)
+    for _ in range(rounds):
+        for side in (plain, *fixed, adaptive):
+            steps.take_turn(side, num_steps)
+    for sequence in sequences:
+        steps.engine.abort(sequence)
+    return {
+        "batch": batch,
+        "acceptance": acceptance,
+        "plain step ms": 1e3 * batch / plain.rate,
+        "plain tok/s": plain.rate,
+        **{f"{side.name} tok/s": side.rate for side in fixed},
+        "adaptive tok/s": adaptive.rate,
+        "its drafts per step": adaptive.drafts_per_step,
+        "adaptive / best": adaptive.rate / max(side.rate for side in (plain, *fixed)),
+        "adaptive / plain": adaptive.rate / plain.rate,
+    }
+
+
+def text_row(engine: Engine, tokenizer: Tokenizer, name: str, prompt: str, rounds: int) -> Row:
+    """One stream of real text at batch 1, greedy, by prompt lookup and without, in turns."""
+    ids = tuple(tokenizer.apply_chat_template([{"role": "user", "content": prompt}]))
+    sampling = SamplingParams(max_tokens=TEXT_TOKENS, ignore_eos=True)
+    rates: dict[bool, list[float]] = {False: [], True: []}
+    texts, accepted, drafted = set[tuple[int, ...]](), 0, 0
+    for turn in range(2 * rounds):
+        speculates = turn % 2 == 1
+        engine.scheduler.speculation = Speculation(PromptLookup(), MAX_TOKENS) if speculates else None
+        sequence = engine.add(GenerateRequest(f"{name}-{turn}", ids, sampling, Deadline.never()))
+        while not sequence.is_decoding:
+            engine.step()
+        start = time.perf_counter()
+        while engine.has_work:
+            engine.step()
+        rates[speculates].append((TEXT_TOKENS - 1) / (time.perf_counter() - start))
+        texts.add(tuple(sequence.token_ids))
+    for counters in engine.scheduler.counters.values():
+        accepted, drafted = accepted + counters.accepted_tokens, drafted + counters.draft_tokens
+    assert len(texts) == 1, "the text differs with and without drafts"
+    return {
+        "text": name,
+        "tokens": TEXT_TOKENS,
+        "plain tok/s": statistics.median(rates[False]),
+        "prompt lookup tok/s": statistics.median(rates[True]),
+        "speed-up": statistics.median(rates[True]) / statistics.median(rates[False]),
+        "drafted": drafted,
+        "accepted": accepted,
+    }
+
+
+def stops_paying(rows: list[Row], acceptance: float) -> float:
+    """The smallest batch size at which no fixed draft length is faster than none; infinite if it always pays."""
+    for row in rows:
+        if row["acceptance"] == acceptance and max(row[f"K={k} tok/s"] for k in FIXED) <= row["plain tok/s"]:
+            return float(row["batch"])
+    return float("inf")
+
+
+def main() -> None:
+    args = options(__doc__ or "")
+    rounds = QUICK_ROUNDS if args.quick else ROUNDS
+    steps = Steps(SyntheticAcceptance(0.0))
+    batches = QUICK_BATCHES if args.quick else BATCHES
+    rows = [cell(steps, batch, acceptance, rounds) for acceptance in ACCEPTANCES for batch in batches]
+    show(f"Speculation by synthetic acceptance, SmolLM2-135M-Instruct, {steps.precision}\n{machine()}", rows)
+    engine, _ = build_engine(EngineSettings(prefix_cache=False))
+    tokenizer = Tokenizer.from_path(default_model_path())
+    texts = [
+        text_row(engine, tokenizer, name, prompt, rounds)
+        for name, prompt in (("repetitive", REPETITIVE), ("prose", PROSE))
+    ]
+    show("Prompt lookup at batch 1, greedy", texts)
+    headline = {"adaptive_over_best_min": min(row["adaptive / best"] for row in rows)}
+    headline |= {f"speedup_{row['text']}_b1": row["speed-up"] for row in texts}
+    headline |= {f"stops_paying_at_{acceptance}": stops_paying(rows, acceptance) for acceptance in ACCEPTANCES}
+    conclude([*rows, *texts], headline, args.json)
+
+
+if __name__ == "__main__":
+    main()
