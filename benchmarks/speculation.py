@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from benchmarks.report import Row, conclude, options, show
-from core_engine.contracts import Deadline, GenerateRequest, SamplingParams
+from core_engine.contracts import Deadline, GenerateRequest, Pool, SamplingParams
 from core_engine.llm.engine import Engine
 from core_engine.llm.gguf_reader import default_model_path
 from core_engine.llm.sequence import Sequence
@@ -34,7 +34,8 @@ ACCEPTANCES = (0.2, 0.5, 0.8)
 FIXED = (1, 2, 4)
 MAX_TOKENS = 8  # of an adaptive draft
 PROMPT_TOKENS = 128
-ROUNDS, QUICK_ROUNDS = 7, 3
+ROUNDS, QUICK_ROUNDS = 7, 2
+WARM_UP = 100  # steps that are not counted, in which the controller learns
 TEXT_TOKENS = 192
 REPETITIVE = (
     "Repeat this list of flights three times, exactly as it is:\n"
@@ -114,7 +115,7 @@ def cell(steps: Steps, batch: int, acceptance: float, rounds: int) -> Row:
     fixed = [Side(f"K={k}", Speculation(steps.synthetic, k, is_adaptive=False)) for k in FIXED]
     plain, adaptive = Side("plain", None), Side("adaptive", Speculation(steps.synthetic, MAX_TOKENS))
     num_steps = max(8, 64 // batch)
-    steps.take_turn(Side("warm-up", adaptive.speculation), 4 * num_steps)
+    steps.take_turn(Side("warm-up", adaptive.speculation), WARM_UP)
     for _ in range(rounds):
         for side in (plain, *fixed, adaptive):
             steps.take_turn(side, num_steps)
@@ -138,7 +139,8 @@ def text_row(engine: Engine, tokenizer: Tokenizer, name: str, prompt: str, round
     ids = tuple(tokenizer.apply_chat_template([{"role": "user", "content": prompt}]))
     sampling = SamplingParams(max_tokens=TEXT_TOKENS, ignore_eos=True)
     rates: dict[bool, list[float]] = {False: [], True: []}
-    texts, accepted, drafted = set[tuple[int, ...]](), 0, 0
+    texts, counters = set[tuple[int, ...]](), engine.scheduler.counters[Pool.INTERACTIVE]
+    before = counters.copy()
     for turn in range(2 * rounds):
         speculates = turn % 2 == 1
         engine.scheduler.speculation = Speculation(PromptLookup(), MAX_TOKENS) if speculates else None
@@ -150,8 +152,6 @@ def text_row(engine: Engine, tokenizer: Tokenizer, name: str, prompt: str, round
             engine.step()
         rates[speculates].append((TEXT_TOKENS - 1) / (time.perf_counter() - start))
         texts.add(tuple(sequence.token_ids))
-    for counters in engine.scheduler.counters.values():
-        accepted, drafted = accepted + counters.accepted_tokens, drafted + counters.draft_tokens
     assert len(texts) == 1, "the text differs with and without drafts"
     return {
         "text": name,
@@ -159,8 +159,8 @@ def text_row(engine: Engine, tokenizer: Tokenizer, name: str, prompt: str, round
         "plain tok/s": statistics.median(rates[False]),
         "prompt lookup tok/s": statistics.median(rates[True]),
         "speed-up": statistics.median(rates[True]) / statistics.median(rates[False]),
-        "drafted": drafted,
-        "accepted": accepted,
+        "drafted": (counters.draft_tokens - before.draft_tokens) / rounds,
+        "accepted": (counters.accepted_tokens - before.accepted_tokens) / rounds,
     }
 
 

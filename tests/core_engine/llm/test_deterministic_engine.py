@@ -46,12 +46,13 @@ class Watched:
         self.logits: dict[str, list[torch.Tensor]] = defaultdict(list)
         sample = engine.runner.sampler.sample
 
-        def noted(logits: torch.Tensor, sequences: list[Sequence]) -> Any:
+        def noted(logits: torch.Tensor, sequences: list[Sequence], drafts: list[list[int]]) -> Any:
             for row, sequence in zip(logits, sequences, strict=True):
                 self.logits[sequence.id].append(row.clone())
-            return sample(logits, sequences)
+            return sample(logits, sequences, drafts)
 
         engine.runner.sampler.sample = noted  # type: ignore[method-assign, assignment]
+        engine.runner.sampler.wants_only_best = lambda sequences: False  # type: ignore[method-assign]
 
     def run(self, *requests: GenerateRequest) -> list[Sequence]:
         sequences = [self.engine.add(each) for each in requests]

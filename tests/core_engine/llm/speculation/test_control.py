@@ -196,7 +196,7 @@ def test_it_does_not_begin_for_a_gain_that_is_none_but_goes_on_while_there_is_an
 
 @settings(max_examples=40)
 @given(
-    batch=st.integers(1, 12),
+    batch=st.just(0) | st.integers(1, 12),
     bulk=st.integers(0, 6),
     budget=st.integers(1, 40),
     cap_ms=st.sampled_from([1.0, 6.0, 12.0]),
@@ -230,6 +230,7 @@ def test_drafts_take_what_is_left_of_tokens_cap_and_blocks_and_nobodys_row(
             assert plan.predicted_s <= plan.cap_s * (1 + 1e-9)
         mine = [item for item in plan.scheduled if item.sequence.pool is Pool.BULK]
         assert sum(item.num_tokens for item in mine) <= bulk_tokens or not any(item.draft for item in mine)
+        assert [item.num_tokens for item in plan.decodes] == sorted(item.num_tokens for item in plan.decodes)
 
 
 def test_a_sequence_never_gets_more_than_it_asked_for() -> None:
