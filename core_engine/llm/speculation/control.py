@@ -10,7 +10,6 @@ The scheduler asks, so there is no tensor here; the engine tells how it went.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sized
-from functools import partial
 
 from core_engine.contracts import Pool
 from core_engine.llm.seating import Seating
@@ -52,14 +51,14 @@ class Speculation:
             return
         costs = self._costs(plan)
         lengths = self._choose(costs, plan, offers)
-        turns, row_s = max(lengths), costs.row_s(sum(lengths))
+        turns = max(lengths)
         if costs.turn_s and plan.room_s < turns * costs.turn_s:
             turns = max(0, int(plan.room_s / costs.turn_s))
         for (item, offer), length in zip(offers, lengths, strict=True):
-            length = _fitting(plan, seating, item, min(length, turns), row_s, reserve_s=turns * costs.turn_s)
+            length = _fitting(plan, seating, item, min(length, turns), costs.row_s, reserve_s=turns * costs.turn_s)
             if length > 0:
                 self._kinds[item.sequence.id] = offer.kind
-                plan.add_draft(item, length, length * row_s)
+                plan.add_draft(item, length, length * costs.row_s)
         plan.add_turns(costs.turn_s)
         self._num_drafted = self._num_drafted + 1 if plan.num_drafts else 0
 
@@ -93,8 +92,7 @@ class Speculation:
     def _costs(self, plan: StepPlan) -> Costs:
         """Of the decode rows alone: a prompt's chunk is worth its own time."""
         step_s = plan.step_time.a + sum(item.cost_s for item in plan.decodes)
-        row_s = partial(self._cost.row_s, step_time=plan.step_time)
-        return Costs(self._cost.ratio * step_s, row_s, self.proposer.turn_s)
+        return Costs(self._cost.ratio * step_s, self._cost.row_s(plan.step_time), self.proposer.turn_s)
 
     def _choose(self, costs: Costs, plan: StepPlan, offers: list[tuple[Scheduled, Offer]]) -> list[int]:
         if not self._is_adaptive:
@@ -123,7 +121,7 @@ class Speculation:
         length = -(-PROBE_ROWS // len(candidates))
         lengths = [min(length, candidate.most) for candidate in candidates]
         # what is thought of a row's time may be all wrong: trying is never put off for more than a step's worth of it
-        cost_s = min(costs.step_s, sum(lengths) * costs.row_s(sum(lengths)) + max(lengths) * costs.turn_s)
+        cost_s = min(costs.step_s, sum(lengths) * costs.row_s + max(lengths) * costs.turn_s)
         if self._credit_s < cost_s:
             return [0] * len(candidates)
         self._credit_s -= cost_s
