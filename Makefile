@@ -6,7 +6,8 @@ INSTALLED := .venv/.installed
 PYTEST := $(BIN)/python -m pytest
 # What starts the product's processes, or trains, has the machine to itself; all else runs on two workers, each with one
 # thread for torch: 1:44 instead of 2:54 for `check` on two cores.
-ALONE := tests/headrace tests/examples tests/streaming/test_kafka_transport.py
+ALONE := tests/headrace tests/examples tests/streaming/test_kafka_transport.py tests/core_engine/pools \
+  tests/core_engine/costs/test_metered_engine.py tests/kernels/cpu/test_team.py
 WORKERS := -n 2 $(addprefix --ignore=,$(ALONE))
 # `check` leaves out what takes minutes, not seconds: all of that, the proofs of determinism, and the real weights.
 QUICK := $(WORKERS) --ignore=tests/core_engine/llm/test_batch_invariant.py \
@@ -19,7 +20,7 @@ PLAIN := not slow and not gpu and not bench and not airflow and not browser
 help:
 	@echo "make demo      install, then run the main job on real flights (ARGS='--json FILE' also writes the summary)"
 	@echo "make up        the same stack left running, until Ctrl-C"
-	@echo "make test      the tests (<= 10 minutes on 2 cores)      make test-all   with the slow ones"
+	@echo "make test      the tests (<= 15 minutes on 2 cores)      make test-all   with the slow ones"
 	@echo "make check     format, lint, types, import contracts, quick tests (< 2 minutes)"
 	@echo "make bench     every benchmark, quickly                  make clean      away with the venv and all state"
 

@@ -25,13 +25,13 @@ QUICK = ("parts", "capacity", "neighbour", "load")
 
 def matching(rows: Iterable[Row], **wanted: object) -> Row:
     """The first row with these values."""
-    return next(row for row in rows if all(row[name] == value for name, value in wanted.items()))
+    return [row for row in rows if all(row[name] == value for name, value in wanted.items())][-1]
 
 
 def parts(*, quick: bool) -> tuple[list[Row], dict[str, float]]:
     rows = decode_rows(quick=quick)
     show("Decode steps, ms (part / floor); other, sampler and Python have no floor", rows)
-    batches = {b: matching(rows, weights="int8", kv="model", batch=b, context=256) for b in (1, 8, 32)}
+    batches = {b: matching(rows, weights="int8", kv="model", batch=b) for b in (1, 8, 32)}
     steps = {f"step_ms_b{batch}": row["step ms"] for batch, row in batches.items()}
     return rows, steps | {f"floor_ratio_b{batch}": batches[batch]["x floor"] for batch in (1, 32)}
 

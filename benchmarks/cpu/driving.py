@@ -23,7 +23,7 @@ from headrace.engine import build_engine
 
 P = ParamSpec("P")
 R = TypeVar("R")
-MAX_PREFILL_STEPS = 100  # in which the first of a batch decode while the last wait for their prompts
+MAX_PREFILL_STEPS = 400  # in which the first of a batch decode while the last wait for their prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,7 @@ class DrivenEngine:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._rng = random.Random(0)
+        self.context_tokens = 0  # of a sequence of the last `decode`, in the middle of it
 
     @classmethod
     def of(cls, settings: EngineSettings) -> DrivenEngine:
@@ -76,12 +77,17 @@ class DrivenEngine:
         return decoder
 
     def decode(self, batch: int, context: int, num_steps: int) -> StepSeconds:
-        """Medians of `num_steps` steps that decode `batch` sequences with about `context` tokens before each."""
+        """Medians of `num_steps` steps that decode `batch` sequences with `context` tokens or more before each.
+
+        More where the batch is large: the first ones decode while the last wait for their prompts; `context_tokens`.
+        """
         sequences = [self._add(context - num_steps // 2, num_steps + MAX_PREFILL_STEPS) for _ in range(batch)]
         while any(sequence.num_computed_tokens < sequence.num_prompt_tokens for sequence in sequences):
             self.engine.step()
         self.step()
+        self.context_tokens = sum(sequence.num_tokens for sequence in sequences) // batch + num_steps // 2
         found = StepSeconds.medians(self.step() for _ in range(num_steps))
+        assert all(sequence.finish_reason is None for sequence in sequences), "the batch was not whole to the end"
         for sequence in sequences:
             self.engine.abort(sequence, FinishReason.ABORT)
         return found

@@ -10,6 +10,7 @@ The scheduler asks, so there is no tensor here; the engine tells how it went.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sized
+from functools import partial
 
 from core_engine.contracts import Pool
 from core_engine.llm.seating import Seating
@@ -21,7 +22,8 @@ from core_engine.llm.speculation.step_cost import StepCost
 from core_engine.llm.step_plan import Scheduled, StepPlan
 
 ON_GAIN = 1.01  # in tokens per second, of beginning to draft; hysteresis, since to go on any gain will do
-PROBE_SHARE = 0.005  # of the time of steps without drafts: what trying some may take
+PROBE_SHARE = 0.0075  # of the time of steps without drafts: what trying some may take
+FIRST_PROBES_STEPS = 2.0  # the time that the first tries may take, in steps
 PROBE_ROWS = 4  # at the least, of all sequences together
 FIRST_PLAIN, PLAIN_EVERY = 4, 64  # steps with drafts in a row, doubling, after which one goes without: see `StepCost`
 
@@ -38,7 +40,7 @@ class Speculation:
         self._num_drafted, self._most_drafted = 0, FIRST_PLAIN  # steps with drafts in a row
         self._kinds: dict[str, int] = {}  # of drafts in the step, by sequence id
         self._is_on = False
-        self._credit_s = 0.0  # for trying
+        self._credit_s: float | None = None  # for trying
 
     def lengthen(self, plan: StepPlan, seating: Seating) -> None:
         """Give decode rows of a plan, which has everything else already, drafts to verify where that pays.
@@ -51,14 +53,14 @@ class Speculation:
             return
         costs = self._costs(plan)
         lengths = self._choose(costs, plan, offers)
-        turns = max(lengths)
+        turns, row_s = max(lengths), costs.row_s(sum(lengths))
         if costs.turn_s and plan.room_s < turns * costs.turn_s:
             turns = max(0, int(plan.room_s / costs.turn_s))
         for (item, offer), length in zip(offers, lengths, strict=True):
-            length = _fitting(plan, seating, item, min(length, turns), costs.row_s, reserve_s=turns * costs.turn_s)
+            length = _fitting(plan, seating, item, min(length, turns), row_s, reserve_s=turns * costs.turn_s)
             if length > 0:
                 self._kinds[item.sequence.id] = offer.kind
-                plan.add_draft(item, length, length * costs.row_s)
+                plan.add_draft(item, length, length * row_s)
         plan.add_turns(costs.turn_s)
         self._num_drafted = self._num_drafted + 1 if plan.num_drafts else 0
 
@@ -92,7 +94,8 @@ class Speculation:
     def _costs(self, plan: StepPlan) -> Costs:
         """Of the decode rows alone: a prompt's chunk is worth its own time."""
         step_s = plan.step_time.a + sum(item.cost_s for item in plan.decodes)
-        return Costs(self._cost.ratio * step_s, self._cost.row_s(plan.step_time), self.proposer.turn_s)
+        row_s = partial(self._cost.row_s, step_time=plan.step_time)
+        return Costs(self._cost.ratio * step_s, row_s, self.proposer.turn_s)
 
     def _choose(self, costs: Costs, plan: StepPlan, offers: list[tuple[Scheduled, Offer]]) -> list[int]:
         if not self._is_adaptive:
@@ -117,11 +120,13 @@ class Speculation:
 
         Few rows would teach little: what they take is then lost in what steps differ by anyway.
         """
+        if self._credit_s is None:  # to begin with, several at once: nothing is known
+            self._credit_s = FIRST_PROBES_STEPS * costs.step_s
         self._credit_s += PROBE_SHARE * costs.step_s
         length = -(-PROBE_ROWS // len(candidates))
         lengths = [min(length, candidate.most) for candidate in candidates]
         # what is thought of a row's time may be all wrong: trying is never put off for more than a step's worth of it
-        cost_s = min(costs.step_s, sum(lengths) * costs.row_s + max(lengths) * costs.turn_s)
+        cost_s = min(costs.step_s, sum(lengths) * costs.row_s(sum(lengths)) + max(lengths) * costs.turn_s)
         if self._credit_s < cost_s:
             return [0] * len(candidates)
         self._credit_s -= cost_s

@@ -1,15 +1,17 @@
 """How many draft tokens of each sequence to verify: as many as make the most tokens per second. Pure arithmetic.
 
-With acceptance p per token, a draft of k tokens brings p + p^2 + ... + p^k more in expectation and takes k more rows.
+With acceptance p per token, the j-th token of a draft is taken with probability p^j. So of any number of draft tokens
+those that are most likely to be taken are best, and only their number is left to be tried out.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from collections.abc import Sequence as Items
 from typing import NamedTuple
 
-ROUNDS = 4  # of the fixed point; two nearly always suffice
+LEAST = 0.01  # probability of being taken below which a token is no draft
 
 
 class Candidate(NamedTuple):
@@ -26,20 +28,12 @@ class Candidate(NamedTuple):
         p = self.acceptance
         return float(num_drafts) if p >= 1 else p * (1 - p**num_drafts) / (1 - p)
 
-    def worthwhile(self, bar: float) -> int:
-        """How many tokens, from the first on, are each right with a probability of at least `bar`."""
-        if self.acceptance < bar:
-            return 0
-        if self.acceptance >= 1 or bar <= 0:
-            return self.most
-        return min(self.most, int(math.log(bar) / math.log(self.acceptance)))
-
 
 class Costs(NamedTuple):
-    """Seconds: of a step without drafts, of each draft token in it, of each turn in which a draft model guesses."""
+    """Seconds: of a step without drafts, of each of so many draft tokens in it, of each turn of a draft model."""
 
     step_s: float
-    row_s: float
+    row_s: Callable[[int], float]
     turn_s: float = 0.0
 
 
@@ -56,28 +50,35 @@ def plain(costs: Costs, num_rows: int, candidates: Items[Candidate]) -> Choice:
 
 
 def best(costs: Costs, num_rows: int, candidates: Items[Candidate]) -> Choice:
-    """The lengths with the most expected tokens per second.
-
-    Source: Dinkelbach, "On Nonlinear Fractional Programming", 1967: what pays at the best rate is what makes it.
-    """
+    """The lengths with the most expected tokens per second."""
     chosen = plain(costs, num_rows, candidates)
     longest = max((candidate.most for candidate in candidates), default=0)
-    # a turn of the draft model serves everybody at once, so that its number is tried out
+    # a turn of the draft model serves everybody at once, so that their number is tried out
     for turns in range(1, longest + 1) if costs.turn_s > 0 else (longest,):
-        found = _within(turns, chosen, costs, num_rows, candidates)
+        found = _within(turns, costs, num_rows, candidates)
         chosen = found if found.rate > chosen.rate else chosen
     return chosen
 
 
-def _within(turns: int, start: Choice, costs: Costs, num_rows: int, candidates: Items[Candidate]) -> Choice:
-    """The fixed point of the rate where no draft is longer than `turns`, from the rate of `start` on."""
-    chosen = start
-    for _ in range(ROUNDS):
-        lengths = [min(turns, candidate.worthwhile(chosen.rate * costs.row_s)) for candidate in candidates]
-        tokens = num_rows + sum(c.expected(n) for c, n in zip(candidates, lengths, strict=True) if n)
-        seconds = costs.step_s + costs.row_s * sum(lengths) + costs.turn_s * max(lengths, default=0)
+def _within(turns: int, costs: Costs, num_rows: int, candidates: Items[Candidate]) -> Choice:
+    """The best choice where no draft is longer than `turns`; at least one token is drafted if any may be."""
+    ranked: list[tuple[float, int]] = []  # probability of being taken, candidate
+    for index, (most, acceptance) in enumerate(candidates):
+        taken = acceptance
+        for _ in range(min(turns, most)):
+            if taken < LEAST:
+                break
+            ranked.append((taken, index))
+            taken *= acceptance
+    ranked.sort(reverse=True)
+    tokens, best_rate, best_count = float(num_rows), 0.0, 0
+    for count, (taken, _) in enumerate(ranked, start=1):
+        tokens += taken
+        seconds = costs.step_s + count * costs.row_s(count) + turns * costs.turn_s
         rate = tokens / seconds if seconds > 0 else math.inf
-        if rate <= chosen.rate:
-            break
-        chosen = Choice(lengths, rate)
-    return chosen
+        if rate > best_rate:
+            best_rate, best_count = rate, count
+    lengths = [0] * len(candidates)
+    for _, index in ranked[:best_count]:
+        lengths[index] += 1
+    return Choice(lengths, best_rate)

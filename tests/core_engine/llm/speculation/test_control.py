@@ -154,13 +154,15 @@ def test_a_plan_without_drafts_is_the_plan_of_a_scheduler_without_speculation() 
 
 @pytest.mark.parametrize("slowdown", [0.5, 3.0])
 def test_a_device_that_is_slower_than_the_model_says_changes_nothing(slowdown: float) -> None:
-    def lengths(factor: float) -> list[int]:
+    def drafted(factor: float) -> float:
         made = device(2, 0.8, speculation_of(0.8, 8, is_adaptive=True), row_s=0.0004)
         made.slowdown = factor
         rng = random.Random(0)
-        return sorted(made.step(rng).num_drafts for _ in range(300))[60::60]
+        for _ in range(300):
+            made.step(rng)
+        return sum(made.step(rng).num_drafts for _ in range(200)) / 200
 
-    assert lengths(slowdown) == pytest.approx(lengths(1.0), abs=2)
+    assert drafted(slowdown) == pytest.approx(drafted(1.0), rel=0.2)
 
 
 def test_a_change_of_what_a_draft_takes_is_noticed_in_both_directions() -> None:
@@ -182,11 +184,10 @@ def test_a_change_of_what_a_draft_takes_is_noticed_in_both_directions() -> None:
 def test_it_does_not_begin_for_a_gain_that_is_none_but_goes_on_while_there_is_any() -> None:
     speculation = Speculation(Half(), 1)
     made = device(1, 0.5, speculation)
-    cost, step_s = speculation._cost, DEVICE.unloaded_decode_s(10)
+    step_s = DEVICE.unloaded_decode_s(10)
     # half a token more for 49.8 % of a step's time is a gain of 0.1 %
     for share, expected in ((0.498, False), (0.3, True), (0.498, True), (0.503, False), (0.498, False)):
-        cost._products *= share * step_s / cost.row_s(DEVICE)
-        speculation._credit_s = -1.0
+        speculation._cost._unit_s, speculation._credit_s = share * step_s, -1.0
         plan = made.scheduler.schedule(made.now)
         assert bool(plan.num_drafts) == expected, share
         speculation.propose(plan)
