@@ -11,12 +11,13 @@ import statistics
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import ParamSpec, TypeVar
+from typing import Literal, ParamSpec, TypeVar
 from unittest.mock import patch
 
 from core_engine.contracts import Deadline, FinishReason, GenerateRequest, SamplingParams
 from core_engine.llm.cpu_decoder import CpuDecoder
 from core_engine.llm.engine import Engine
+from core_engine.llm.model_decoder import WeightPrecision
 from core_engine.llm.sequence import Sequence
 from core_engine.settings import EngineSettings
 from headrace.engine import build_engine
@@ -122,6 +123,12 @@ class DrivenEngine:
         return self.engine.add(
             GenerateRequest(f"bench-{self._rng.getrandbits(64):x}", prompt, sampling, Deadline.never())
         )
+
+
+def roomy(weights: WeightPrecision, kv: Literal["model", "int8"]) -> EngineSettings:
+    """Seats and KV for 32 sequences at once, or some would wait until others have ended: bulk keeps a seat."""
+    interactive = EngineSettings().interactive.model_copy(update={"max_seats": 40})
+    return EngineSettings(weights=weights, kv=kv, kv_cache_bytes=1 << 30, interactive=interactive)
 
 
 class _Clock:

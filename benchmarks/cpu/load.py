@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 import torch
 
-from benchmarks.cpu.driving import DrivenEngine
+from benchmarks.cpu.driving import DrivenEngine, roomy
 from benchmarks.report import Row
 from core_engine.llm import model_decoder
 from core_engine.llm.model_config import ModelConfig
@@ -79,7 +79,7 @@ def marked() -> tuple[dict[str, Mark], DrivenEngine]:
     make_decoder = model_decoder.make_decoder
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     with patch.object(model_decoder, "make_decoder", packing):
-        engine, _ = build_engine(EngineSettings.model_validate({"weights": sys.argv[1]}))
+        engine, _ = build_engine(roomy(EngineSettings.model_validate({"weights": sys.argv[1]}).weights, "model"))
     marks["engine"] = Mark.now()
     driven = DrivenEngine(engine)
     driven.prefill(PROMPT)

@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from benchmarks.cpu.driving import DrivenEngine, StepSeconds
+from benchmarks.cpu.driving import DrivenEngine, StepSeconds, roomy
 from benchmarks.cpu.floor import Floor, StepSize, floor_of, layer_products, measure_limits
 from benchmarks.report import Row
 from core_engine.llm.model_config import ModelConfig
@@ -20,12 +20,6 @@ from kernels.quantise import ACTIVATION_GROUP
 WEIGHTS: tuple[WeightPrecision, ...] = ("int8", "int4", "bfloat16")
 KV: tuple[Literal["model", "int8"], ...] = ("model", "int8")
 TORCH_ROWS = (8, 32, 128, 512)
-
-
-def roomy(weights: WeightPrecision, kv: Literal["model", "int8"]) -> EngineSettings:
-    """Seats and KV for 32 sequences at once, or some would wait until others have ended: bulk keeps a seat."""
-    interactive = EngineSettings().interactive.model_copy(update={"max_seats": 40})
-    return EngineSettings(weights=weights, kv=kv, kv_cache_bytes=1 << 30, interactive=interactive)
 
 
 def decode_rows(*, quick: bool) -> list[Row]:
