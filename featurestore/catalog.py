@@ -15,7 +15,7 @@ from core_engine.errors import ConfigurationError, InvalidRequest
 from featurestore.codec import RowCodec, served_default
 from featurestore.definitions import FeatureView, Field
 from featurestore.instants import duration_us
-from featurestore.windows import WindowPlan
+from featurestore.windows.plan import WindowPlan
 
 VIEW_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

@@ -18,14 +18,31 @@ class FeatureType(enum.StrEnum):
     STRING = "string"
     BYTES = "bytes"
     TIMESTAMP = "timestamp"  # aware, microseconds
+    DECIMAL = "decimal"  # 38 digits, `decimal_places` of them after the point
 
 
-class Field(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One feature. Where a stored row leaves it out, `default` is served (state `default`), or else `null`."""
+class Entity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What features are about. `join_keys` name the parts of its key, in the order of `contracts.entity_key`."""
+
+    name: str
+    join_keys: tuple[str, ...]
+    owner: str
+    description: str = ""
+
+
+class Field(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One feature. Where a stored row leaves it out, `default` is served (state `default`), or else `null`.
+
+    A list holds values of `type`, none of them null. With `refuse_nan` a NaN is an error where it is written or read
+    from a source. A decimal's default is a string, as JSON would round it.
+    """
 
     name: str
     type: FeatureType
     default: bool | int | float | str | None = None
+    is_list: bool = False
+    decimal_places: int = 0
+    refuse_nan: bool = False
 
 
 class ParquetSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,27 +58,39 @@ class AggregateKind(enum.StrEnum):
     COUNT = "count"
     SUM = "sum"
     MEAN = "mean"
+    MIN = "min"
+    MAX = "max"
+    STDDEV = "stddev"  # of the population: divided by the number of events
+    LAST = "last"  # the `size` newest, newest first, by (event time, source, offset)
+    DISTINCT = "distinct"  # approximate number of distinct values
+    QUANTILE = "quantile"  # approximate; `quantile` from 0 to 1
 
 
-class Aggregate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One feature of a window: how many events, or the sum or mean of their field `of`.
+class Aggregate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One feature of a window: how many events, or what `kind` makes of their field `of`.
 
     With `at_least`, an event is 1 where its field reaches that number and 0 where it does not: the mean is a share.
+    Only `distinct` takes a field of strings. Types of the view's schema: count and distinct int64, last a list of
+    float64, all others float64.
     """
 
     feature: str
     kind: AggregateKind
     of: str | None = None
     at_least: float | None = None
+    size: int | None = None
+    quantile: float | None = None
 
 
-class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A sliding window over tumbling tiles, kept online by the events of `topic`.
+class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A window over tumbling tiles, kept online by the events of `topic`.
 
-    Tile t holds the events in ((t - 1) * tile_s, t * tile_s] since 1970; the window is the `num_tiles` newest complete
-    ones. `key` names the fields of an event that make the entity's key. An event corrects a tile that ended up to
-    `grace_s` before the newest event of its entity and partition. `tiles` is the same in history: one row per entity
-    and tile with `events` and one column per measure (`windows.Measure.name`), its event time the tile's end.
+    Tile t holds the events in ((t - 1) * tile_s, t * tile_s] since 1970; a sliding window is the `num_tiles` newest
+    complete ones, a `tumbling` one the newest complete run of `num_tiles` whose last tile's number they divide. `key`
+    names the fields of an event that make the entity's key. An event corrects a tile that ended up to `grace_s` before
+    the newest event of its entity and partition. `tiles` is the same in history: one row per entity and tile with
+    `events` and one column per measure (`windows.plan.Measure.name`), its event time the tile's end. `events` is the
+    history that the tiles are made from by a backfill: one row per event, with the fields that `key` and `of` name.
     """
 
     topic: str
@@ -71,6 +100,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     grace_s: int
     aggregates: tuple[Aggregate, ...]
     tiles: ParquetSource
+    tumbling: bool = False
+    events: ParquetSource | None = None
 
 
 class FeatureView(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

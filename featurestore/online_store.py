@@ -1,6 +1,6 @@
 """The online store: one Redis hash per entity and view version, newest row wins, one round trip per batch.
 
-A windowed view is read here, beside the others in the same round trip, and written by `window_store`.
+A windowed view is read here, beside the others in the same round trip, and written by `windows.store`.
 
 Called by `materialize`, by the stream door and by the online reader. It knows keys, payloads and sequences; it does not
 judge freshness (the reader does, against event time), so a stale row stays readable until it expires physically.
@@ -31,9 +31,9 @@ from featurestore.newest_wins import (
     unpack_event_time,
 )
 from featurestore.server_functions import called, pipelined
-from featurestore.window_state import stored_window
-from featurestore.window_store import WindowStore
-from featurestore.windows import StoredWindow
+from featurestore.windows.plan import StoredWindow
+from featurestore.windows.state import stored_window
+from featurestore.windows.store import WindowStore
 
 BATCH_ROWS: Final = 1_000  # a batch holds the server for a few milliseconds, so that reads slip in between
 LAST_EXPIRY_MS: Final = 253_402_300_799_999  # the year 9999

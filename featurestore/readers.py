@@ -22,7 +22,7 @@ from featurestore.instants import Clock, to_us, utc_now
 from featurestore.offline_store import OfflineStore
 from featurestore.online_store import OnlineStore, Stored
 from featurestore.states import MISSING, all_missing, judge
-from featurestore.windows import StoredWindow, WindowRow
+from featurestore.windows.plan import StoredWindow, WindowRow
 
 DEADLINE: Final = "deadline"
 STORE_UNAVAILABLE: Final = "store_unavailable"

@@ -36,7 +36,7 @@ from featurestore.online_store import OnlineStore
 from featurestore.prediction_reader import OnlinePredictionReader
 from featurestore.readers import OnlineFeatureReader
 from featurestore.registry import load_views
-from featurestore.window_store import WindowStore
+from featurestore.windows.store import WindowStore
 from headrace.door import REFRESH_S, spawn, stop
 from headrace.logs import configure_logging
 from headrace.migrations import upgrade

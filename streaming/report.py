@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from core_engine.contracts import Prediction
-from featurestore.window_state import Applied
+from featurestore.windows.state import Applied
 
 KEPT = 100_000  # latencies: a worker may run for months
 

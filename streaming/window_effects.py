@@ -15,8 +15,8 @@ import structlog
 
 from core_engine.errors import StoreUnavailable
 from core_engine.metrics import Metrics
-from featurestore.window_state import Applied
-from featurestore.window_store import WindowEvent, WindowStore
+from featurestore.windows.state import Applied
+from featurestore.windows.store import WindowEvent, WindowStore
 from streaming.events import Event
 from streaming.offsets import Partition
 from streaming.transport import Record

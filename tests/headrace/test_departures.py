@@ -15,8 +15,8 @@ from core_engine.settings import RedisSettings, Settings
 from examples.flights.departures import DepartureEvent
 from examples.flights.features import DEPARTURES, feature_views
 from featurestore.connection import connect
-from featurestore.window_store import WindowEvent, WindowStore
-from featurestore.windows import WindowPlan
+from featurestore.windows.plan import WindowPlan
+from featurestore.windows.store import WindowEvent, WindowStore
 from headrace import departures
 from headrace.stream import StreamOptions
 from streaming.events import parse_event

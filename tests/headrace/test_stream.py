@@ -51,7 +51,7 @@ from streaming.report import StreamReport
 from tests.core_engine.llm.running import serve
 from tests.core_engine.predictors.doubles import STUDENT_SCORE, notice_predictor, student_model
 from tests.featurestore.conftest import redis_url, socket_dir
-from tests.featurestore.window_oracle import window_view
+from tests.featurestore.windows.oracle import window_view
 from tests.streaming.broker import Topics, unique
 from tests.streaming.conftest import topics
 from tests.streaming.working import event

@@ -21,7 +21,7 @@ from streaming.events import DeadLetter, PredictionMessage
 from streaming.offsets import Partition
 from tests.featurestore.rows import PROPERTY
 from tests.featurestore.valkey import Valkey
-from tests.featurestore.window_oracle import at, window_view
+from tests.featurestore.windows.oracle import at, window_view
 from tests.streaming.fake_broker import LETTERS, OUTPUT, TOPIC, FakeBroker, FakeFlow, FakeTransport
 from tests.streaming.working import event, make_worker, until, window_total, working
 

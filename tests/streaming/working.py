@@ -25,14 +25,14 @@ from core_engine.predictors.predict import PredictFlow
 from featurestore.definitions import FeatureView
 from featurestore.instants import utc_now
 from featurestore.online_store import OnlineStore
-from featurestore.window_store import WindowStore
-from featurestore.windows import StoredWindow, WindowPlan
+from featurestore.windows.plan import StoredWindow, WindowPlan
+from featurestore.windows.store import WindowStore
 from streaming.dead_letters import DeadLetters
 from streaming.report import StreamReport
 from streaming.transport import Transport
 from streaming.window_effects import WindowEffects
 from streaming.worker import StreamWorker
-from tests.featurestore.window_oracle import ORIGIN, TILE_S
+from tests.featurestore.windows.oracle import ORIGIN, TILE_S
 from tests.streaming.fake_broker import LETTERS, OUTPUT, TOPIC
 
 DAY_S = 86_400.0

@@ -26,7 +26,7 @@ from examples.flights.quality import Quality, RungQuality, auc
 from examples.flights.route_risk import route_risk
 from examples.flights.training import Split, build_split, known_rows
 from featurestore.definitions import FeatureView
-from featurestore.windows import WindowPlan
+from featurestore.windows.plan import WindowPlan
 from streaming.events import parse_event
 
 NOW = datetime(2026, 11, 30, 15, 42, 7, tzinfo=UTC)

@@ -23,9 +23,9 @@ from featurestore.materialize import materialize
 from featurestore.offline_store import STATE_SUFFIX, OfflineStore
 from featurestore.online_store import OnlineStore
 from featurestore.readers import OnlineFeatureReader
-from featurestore.window_state import Applied
-from featurestore.window_store import WindowEvent
-from featurestore.windows import WindowPlan
+from featurestore.windows.plan import WindowPlan
+from featurestore.windows.state import Applied
+from featurestore.windows.store import WindowEvent
 from tests.featurestore.conftest import redis_url
 
 __all__ = ["redis_url"]

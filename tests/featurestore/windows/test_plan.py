@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from core_engine.errors import ConfigurationError, InvalidRequest
 from featurestore.definitions import Aggregate, AggregateKind, FeatureView
-from featurestore.windows import MILLION, StoredWindow, Tile, WindowPlan, tile_view
+from featurestore.windows.plan import MILLION, StoredWindow, Tile, WindowPlan, tile_view
 from tests.featurestore.rows import PROPERTY
-from tests.featurestore.window_oracle import TILE_S, window_view
+from tests.featurestore.windows.oracle import TILE_S, window_view
 
 PLAN = WindowPlan(window_view())
 TILE_US = TILE_S * MILLION

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from featurestore.codec import UnreadablePayload
-from featurestore.windows import StoredWindow, Tile, WindowPlan
+from featurestore.windows.plan import StoredWindow, Tile, WindowPlan
 
 LIBRARY_NAME: Final = "headrace_window_1"  # a changed body takes a new name: two releases may share one server
 APPLY: Final = f"{LIBRARY_NAME}_apply"

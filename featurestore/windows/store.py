@@ -24,8 +24,8 @@ from featurestore.instants import duration_us, to_us
 from featurestore.keys import applied_key, progress_key, window_key
 from featurestore.server_functions import called
 from featurestore.source import NO_SHIFT, Source, read_source
-from featurestore.window_state import ADVANCE, APPLY, LIBRARY, SEED, SEEDED, Applied
-from featurestore.windows import EVENTS, MILLION, WindowPlan, tile_view
+from featurestore.windows.plan import EVENTS, MILLION, WindowPlan, tile_view
+from featurestore.windows.state import ADVANCE, APPLY, LIBRARY, SEED, SEEDED, Applied
 
 
 @dataclass(frozen=True, slots=True)

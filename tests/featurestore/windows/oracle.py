@@ -18,9 +18,9 @@ from featurestore.definitions import (
     Window,
 )
 from featurestore.instants import from_us
-from featurestore.window_state import Applied
-from featurestore.window_store import WindowEvent
-from featurestore.windows import WindowPlan
+from featurestore.windows.plan import WindowPlan
+from featurestore.windows.state import Applied
+from featurestore.windows.store import WindowEvent
 
 TILE_S, NUM_TILES, GRACE_S, TTL_S = 10, 3, 20, 30.0
 ORIGIN = datetime.fromisoformat("2026-11-30T12:00:00+00:00")

@@ -22,12 +22,12 @@ from featurestore.keys import applied_key, window_key
 from featurestore.materialize import materialize
 from featurestore.online_store import OnlineStore, StoredPayload
 from featurestore.readers import OnlineFeatureReader
-from featurestore.window_state import Applied
-from featurestore.window_store import WindowStore
-from featurestore.windows import StoredWindow, WindowPlan, WindowRow
+from featurestore.windows.plan import StoredWindow, WindowPlan, WindowRow
+from featurestore.windows.state import Applied
+from featurestore.windows.store import WindowStore
 from tests.featurestore.rows import PROPERTY, make_view, row, write_source
 from tests.featurestore.valkey import Valkey
-from tests.featurestore.window_oracle import (
+from tests.featurestore.windows.oracle import (
     GRACE_S,
     NUM_TILES,
     TILE_S,
