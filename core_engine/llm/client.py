@@ -66,6 +66,7 @@ class EngineClient:
         self.welcome: wire.Welcome | None = None
         self.last_welcome: wire.Welcome | None = None  # the same, kept when the engine is lost
         self.snapshot: wire.Snapshot | None = None
+        self._seen: tuple[str | None, int] = (None, 0)  # whose snapshot that is, and its `read_ns`
         self.totals = EngineTotals()
         self.refused = dict.fromkeys(Pool, 0)  # by this client at once: the engine could not have been in time
         self._unseen = Unseen()
@@ -263,6 +264,11 @@ class EngineClient:
                     await self._dealer.send(self._encoder.encode(wire.Hello()), zmq.NOBLOCK)
 
     def _see(self, snapshot: wire.Snapshot) -> None:
+        """Take a snapshot, unless a newer one is here: heartbeats have a socket of their own, and may be overtaken."""
+        seen = (self._incarnation, snapshot.read_ns)
+        if seen[0] == self._seen[0] and seen[1] < self._seen[1]:
+            return
+        self._seen = seen
         self.snapshot = snapshot
         self._unseen.see(snapshot)
         self.totals.see(self._incarnation, snapshot)

@@ -37,6 +37,7 @@ from core_engine.llm import messages as wire
 from core_engine.llm.client import EngineClient
 from core_engine.llm.engine import SequenceEvent
 from core_engine.llm.kv_cache import KvCache
+from core_engine.llm.server import EngineServer
 from core_engine.llm.step_rows import StepRows
 from tests.core_engine.llm.running import Served, running, serve
 from tests.core_engine.llm.tiny import request, run_all, tiny_engine
@@ -419,3 +420,22 @@ async def test_every_frame_carries_the_snapshot() -> None:
         assert client.snapshot.total_blocks == served.engine.scheduler.blocks.total
         assert len(client.snapshot.coefficients) == 5
         assert client.snapshot.step_s > 0
+
+
+async def test_a_heartbeat_that_a_frame_has_overtaken_takes_nothing_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[wire.Heartbeat] = []
+    newest = EngineServer._heartbeat
+
+    def first_one_again(server: EngineServer) -> wire.Heartbeat:
+        sent.append(sent[0] if sent else newest(server))
+        return sent[0]
+
+    monkeypatch.setattr(EngineServer, "_heartbeat", first_one_again)
+    async with running() as (client, _):
+        await collect(client, request([9, 8, 7], max_tokens=12))
+        num_before = len(sent)
+        while len(sent) < num_before + 4:  # each of them is older than the stream's frames
+            await asyncio.sleep(0.002)
+            assert client.snapshot is not None
+            for snapshot in (client.snapshot, client.totals.snapshot):
+                assert snapshot.counters[Pool.INTERACTIVE].generation_tokens == 12
