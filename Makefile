@@ -9,9 +9,11 @@ PYTEST := $(BIN)/python -m pytest
 ALONE := tests/headrace tests/examples tests/streaming/test_kafka_transport.py tests/core_engine/pools \
   tests/core_engine/costs/test_metered_engine.py tests/kernels/cpu/test_team.py
 WORKERS := -n 2 $(addprefix --ignore=,$(ALONE))
-# `check` leaves out what takes minutes, not seconds: all of that, the proofs of determinism, and the real weights.
+# `check` leaves out what takes minutes, not seconds: all of that, the proofs of determinism, C++ under sanitizers, and
+# the real weights.
 QUICK := $(WORKERS) --ignore=tests/core_engine/llm/test_batch_invariant.py \
-  --ignore=tests/core_engine/llm/test_deterministic_engine.py
+  --ignore=tests/core_engine/llm/test_deterministic_engine.py \
+  --ignore=tests/kernels/cpu/test_attention.py --ignore=tests/kernels/cpu/test_linear.py
 PLAIN := not slow and not gpu and not bench and not airflow and not browser
 
 .DEFAULT_GOAL := help
@@ -21,7 +23,7 @@ help:
 	@echo "make demo      install, then run the main job on real flights (ARGS='--json FILE' also writes the summary)"
 	@echo "make up        the same stack left running, until Ctrl-C"
 	@echo "make test      the tests (<= 15 minutes on 2 cores)      make test-all   with the slow ones"
-	@echo "make check     format, lint, types, import contracts, quick tests (< 2 minutes)"
+	@echo "make check     format, lint, types, import contracts, quick tests (about 3 minutes)"
 	@echo "make bench     every benchmark, quickly                  make clean      away with the venv and all state"
 
 install: $(INSTALLED)

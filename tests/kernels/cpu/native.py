@@ -81,7 +81,7 @@ def usual_compiler() -> Compiler:
 
 
 def output_of(argv: list[str], environ: dict[str, str], folder: Path | None = None) -> str:
-    done = subprocess.run(argv, env=environ, cwd=folder, capture_output=True, text=True, check=False, timeout=240)
+    done = subprocess.run(argv, env=environ, cwd=folder, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 

@@ -9,6 +9,8 @@ import pytest
 from kernels.cpu.isa import Level
 from tests.kernels.cpu.native import RUNNABLE, run_native
 
+pytestmark = pytest.mark.timeout(660)  # under sanitizers: 15 s of CPU a test, minutes beside other work
+
 
 @pytest.mark.parametrize("kv", ["0", "1"], ids=["bfloat16", "int8"])
 @pytest.mark.parametrize("level", RUNNABLE)

@@ -9,6 +9,8 @@ import pytest
 from kernels.cpu.isa import Level
 from tests.kernels.cpu.native import RUNNABLE, run_native
 
+pytestmark = pytest.mark.timeout(660)  # under sanitizers: 15 s of CPU a test, minutes beside other work
+
 
 @pytest.mark.parametrize("level", RUNNABLE)
 def test_rows_are_quantised_rounded_padded_and_normed_as_products_take_them(level: Level, tmp_path: Path) -> None:
