@@ -38,6 +38,7 @@ from core_engine.predictors.registry import Registry
 from core_engine.predictors.tables import open_database
 from core_engine.scoring.torch_scorer import load_scorer
 from core_engine.settings import EngineSettings, PoolSettings, Settings
+from headrace.heap import settle
 from headrace.runtime import process_age_s
 from headrace.speculation import build_speculation
 
@@ -64,6 +65,7 @@ def run_engine(settings: Settings) -> None:
 
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
+    settle()
     try:
         server.run()
     except zmq.ZMQError as error:
