@@ -7,7 +7,7 @@ from datetime import datetime
 from sqlalchemy import BigInteger, Double, Integer, LargeBinary, String, Text
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from core_engine.predictors.tables import UtcDateTime
+from core_engine.sql_types import UtcDateTime
 
 
 class Base(DeclarativeBase):

@@ -102,12 +102,17 @@ class FeatureValue:
 
 @dataclass(frozen=True, slots=True)
 class ReadCost:
-    """What one feature read cost: hashes asked for, hashes found, payload bytes, network round trips."""
+    """What one feature read cost: hashes asked for, hashes found, payload bytes, network round trips.
+
+    `cached` are the hashes that this process's cache answered; they are in no other count. In a cluster each node that
+    was asked is a round trip.
+    """
 
     reads: int = 0
     hits: int = 0
     bytes: int = 0
     round_trips: int = 0
+    cached: int = 0
 
     def __add__(self, other: ReadCost) -> ReadCost:
         return ReadCost(
@@ -115,6 +120,7 @@ class ReadCost:
             self.hits + other.hits,
             self.bytes + other.bytes,
             self.round_trips + other.round_trips,
+            self.cached + other.cached,
         )
 
 
@@ -122,12 +128,16 @@ class ReadCost:
 class FeatureRow:
     """Feature values of one request by reference (`view.feature`), and what the read cost.
 
-    `failure` says why nothing could be read (store away, deadline); every value is then `missing`.
+    `failure` says why nothing could be read (store away, deadline); every value is then `missing`. `at_us` is the
+    instant that states and ages were judged at, microseconds since 1970; None where nothing was. `unreadable` names the
+    views whose stored value could not be read (a corrupt one, another release's); their features are `missing`.
     """
 
     values: Mapping[str, FeatureValue]
     cost: ReadCost = ReadCost()
     failure: str | None = None
+    at_us: int | None = None
+    unreadable: tuple[str, ...] = ()
 
 
 def entity_key(*parts: str | int) -> str:

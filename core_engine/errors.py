@@ -12,6 +12,8 @@ HeadraceError
     ├── EngineRefused         queue full, or the deadline cannot be met
     ├── DeadlineExceeded      the caller's own timer went off
     ├── StoreUnavailable      Redis away
+    │   ├── StoreFull         it has no memory left to write
+    │   └── StoreReadOnly     a replica, which takes no writes
     └── BrokerUnavailable     Kafka away, or it takes no records
 
 Two more stand where they are raised: `pools.replica.ChildFailed` and `headrace.demo.load.DemoFailed`.
@@ -85,6 +87,14 @@ class DeadlineExceeded(Unavailable):
 
 class StoreUnavailable(Unavailable):
     code = "store_unavailable"
+
+
+class StoreFull(StoreUnavailable):
+    code = "store_full"
+
+
+class StoreReadOnly(StoreUnavailable):
+    code = "store_read_only"
 
 
 class BrokerUnavailable(Unavailable):

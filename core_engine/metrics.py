@@ -58,6 +58,33 @@ class Metrics:
         self.feature_bytes = Counter(
             "headrace_feature_read_bytes", "Payload bytes read from the online store.", registry=r
         )
+        self.feature_cached_reads = Counter(
+            "headrace_feature_cached_reads", "Stored rows that this process's cache answered.", registry=r
+        )
+        self.feature_view_reads = Counter(
+            "headrace_feature_view_reads",
+            "Rows of a feature view that were read, by outcome: fresh, stale, missing.",
+            ["view", "outcome"],
+            registry=r,
+        )
+        self.feature_consistency = Gauge(
+            "headrace_feature_consistency_ratio",
+            "Of the sampled values of the newest UTC day that was recomputed, by kind: mismatch, missing, stale.",
+            ["view", "version", "feature", "kind"],
+            registry=r,
+        )
+        self.feature_consistency_samples = Gauge(
+            "headrace_feature_consistency_samples",
+            "Sampled values of that day.",
+            ["view", "version", "feature"],
+            registry=r,
+        )
+        self.served_log_rows = Counter(
+            "headrace_served_log_rows",
+            "Reads sampled for the served log, by outcome: written, dropped (no room), failed.",
+            ["outcome"],
+            registry=r,
+        )
         self.spool_lost_facts = Counter(
             "headrace_spool_lost_facts", "Usage facts that found no room in the spool's buffer.", registry=r
         )
@@ -115,6 +142,7 @@ class Metrics:
         for state, num_values in collections.Counter(prediction.feature_states.values()).items():
             self.feature_values.labels(name, state).inc(num_values)
         self.feature_bytes.inc(prediction.usage.feature.bytes)
+        self.feature_cached_reads.inc(prediction.usage.feature.cached)
 
     def render(self) -> bytes:
         """The exposition text of every series."""

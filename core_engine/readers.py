@@ -6,14 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from core_engine.contracts import Deadline, FeatureRow, ReadCost
+from core_engine.contracts import EMPTY, Deadline, FeatureRow, ReadCost, Scalar
 
 
 class FeatureReader(Protocol):
     """Reads features by reference (`view.feature`) for one request; online from Redis, offline as of an instant."""
 
-    async def read(self, refs: Sequence[str], keys: Mapping[str, str], deadline: Deadline) -> FeatureRow:
+    async def read(
+        self, refs: Sequence[str], keys: Mapping[str, str], deadline: Deadline, *, inputs: Mapping[str, Scalar] = EMPTY
+    ) -> FeatureRow:
         """Values for `refs`; `keys` maps each entity name to its key (`contracts.entity_key`).
+
+        `inputs` are the request's, checked: features that are computed on demand read them. Timestamps are aware.
 
         Never raises for a lost store or a passed deadline: every value is then `missing` and `failure` says why.
         A view that is not declared raises `ConfigurationError`.

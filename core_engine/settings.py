@@ -37,6 +37,7 @@ class RedisSettings(Section):
     url: str = "redis://127.0.0.1:6379/0"
     connect_timeout_s: float = Field(1.0, gt=0)
     max_connections: int = Field(64, ge=1)
+    cluster: bool = False  # the URL names one node of a Redis Cluster, and the others are found through it
 
 
 class KafkaSettings(Section):
@@ -124,6 +125,15 @@ class EngineSettings(Section):
 class FeatureSettings(Section):
     cap_ms: float = Field(15.0, gt=0)  # the most of a budget that the feature fetch may take
     retention_s: float = Field(7 * 86_400, gt=0)
+    cache_bytes: int = Field(0, ge=0)  # of rows kept in this process; 0: every read goes to Redis
+    cache_ttl_s: float = Field(1.0, gt=0)  # shortened at random by up to a tenth
+    cache_stale_s: float = Field(0.0, ge=0)  # past the TTL a row may be served for so long while it is read again
+    # The served log: one read in a hundred, because consistency that nobody switched on is not known. It holds keys and
+    # values; 0 switches it off.
+    served_sample_rate: float = Field(0.01, ge=0, le=1)
+    served_file_bytes: int = Field(16 << 20, ge=4096)
+    served_total_bytes: int = Field(256 << 20, ge=1 << 16)  # the oldest files are deleted first
+    served_days: float = Field(14.0, gt=0)
 
 
 class BatchSettings(Section):
@@ -165,6 +175,10 @@ class Settings(BaseSettings):
     @property
     def spool_dir(self) -> Path:
         return self.state_dir / "spool"
+
+    @property
+    def served_dir(self) -> Path:
+        return self.state_dir / "served"
 
     @property
     def artifact_dir(self) -> Path:

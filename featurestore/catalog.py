@@ -1,6 +1,10 @@
 """The views that a store or reader was built with, compiled once: names, positions, codecs, defaults.
 
-Resolves a reference (`view.feature`) in one dictionary look-up and says by name what is not declared. It reads nothing.
+Resolves a reference in one dictionary look-up and says by name what is not declared. It reads nothing.
+
+A reference is `view.feature`, or `view@entity.feature`: the same feature read by the key of another entity than the
+view's own. A flight joins the weather at both of its ends as `weather.wind` and `weather@dest.wind`; the spine's
+columns and the predictor's `EntityUse` say what the key of `dest` is.
 """
 
 from __future__ import annotations
@@ -8,11 +12,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NoReturn
 
 from core_engine.errors import ConfigurationError, InvalidRequest
-from featurestore.codec import RowCodec, served_default
+from featurestore.codec import RowCodec
+from featurestore.defaults import served_default
 from featurestore.definitions import FeatureView, Field
 from featurestore.instants import duration_us
 from featurestore.windows.plan import WindowPlan
@@ -23,9 +28,10 @@ VIEW_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 @dataclass(frozen=True, slots=True)
 class CompiledView:
     """A view with what its schema implies. `defaults` are in schema order, None where a field has none; `plan` is that
-    of its window, where it has one."""
+    of its window, where it has one. `entity` is the one by whose key it is read."""
 
     view: FeatureView
+    entity: str
     codec: RowCodec
     ttl_us: int
     defaults: tuple[Any, ...]
@@ -51,7 +57,7 @@ def compile_view(view: FeatureView) -> CompiledView:
         raise ConfigurationError(f"feature view {view.name}: ttl_s must be finite, got {view.ttl_s}")
     defaults = tuple(served_default(view, field) for field in view.schema)
     plan = WindowPlan(view) if view.window is not None else None
-    return CompiledView(view, RowCodec(view), duration_us(view.ttl_s), defaults, plan)
+    return CompiledView(view, view.entity, RowCodec(view), duration_us(view.ttl_s), defaults, plan)
 
 
 class ViewCatalog:
@@ -74,10 +80,7 @@ class ViewCatalog:
 
     def resolve(self, ref: str) -> Feature:
         """Raises `ConfigurationError` for a view or feature that is not declared."""
-        feature = self._features.get(ref)
-        if feature is None:
-            self._refuse(ref)
-        return feature
+        return self._features.get(ref) or self._by_other_entity(ref)
 
     def view(self, name: str) -> CompiledView:
         """Raises `ConfigurationError` for a view that is not declared."""
@@ -87,32 +90,43 @@ class ViewCatalog:
         return compiled
 
     def by_view(self, refs: Sequence[str]) -> list[tuple[CompiledView, list[Feature]]]:
-        """The features of `refs` grouped by view, in order of first mention."""
-        groups: dict[str, tuple[CompiledView, list[Feature]]] = {}
+        """The features of `refs` grouped by view and the entity that it is read by, in order of first mention."""
+        groups: dict[tuple[str, str], tuple[CompiledView, list[Feature]]] = {}
         for ref in refs:
             feature = self.resolve(ref)
-            groups.setdefault(feature.compiled.view.name, (feature.compiled, []))[1].append(feature)
+            compiled = feature.compiled
+            groups.setdefault((compiled.view.name, compiled.entity), (compiled, []))[1].append(feature)
         return list(groups.values())
 
+    def _by_other_entity(self, ref: str) -> Feature:
+        """Resolved once and kept: references come from declarations, so there are few."""
+        place, _, field = ref.rpartition(".")
+        name, _, entity = place.partition("@")
+        own = self._features.get(f"{name}.{field}")
+        if own is None or not VIEW_NAME.fullmatch(entity):
+            self._refuse(ref)
+        feature = replace(own, ref=ref, compiled=replace(own.compiled, entity=entity))
+        self._features[ref] = feature
+        return feature
+
     def _refuse(self, ref: str) -> NoReturn:
-        name, _, feature = ref.partition(".")
-        self.view(name).view.field(feature)
-        raise ConfigurationError(f"feature {ref!r}: expected view.feature")
+        place, _, feature = ref.partition(".")
+        self.view(place.partition("@")[0]).view.field(feature)
+        raise ConfigurationError(f"feature {ref!r}: expected view.feature or view@entity.feature")
 
 
-def entity_key_of(view: FeatureView, keys: Mapping[str, str]) -> str:
-    """The key among `keys` of the view's entity. Raises `InvalidRequest`, naming the entity, where there is none."""
-    return checked_key(view, keys.get(view.entity))
+def entity_key_of(compiled: CompiledView, keys: Mapping[str, str]) -> str:
+    """The key among `keys` of the entity that the view is read by. Raises `InvalidRequest`, naming it, without one."""
+    return checked_key(compiled.view, keys.get(compiled.entity), compiled.entity)
 
 
-def checked_key(view: FeatureView, key: object) -> str:
-    """`key` as the key of an entity of `view`; raises `InvalidRequest` for what no hash could be named by."""
+def checked_key(view: FeatureView, key: object, entity: str = "") -> str:
+    """`key` as the key of `entity`, by default the view's own; raises `InvalidRequest` for what can name no hash."""
     if isinstance(key, str) and key and _is_unicode(key):
         return key
-    expected = f"a non-empty string as the key of entity {view.entity!r} for feature view {view.name}"
-    raise InvalidRequest(
-        f"entity {view.entity} = {key!r}: expected {expected}", field=view.entity, value=key, expected=expected
-    )
+    name = entity or view.entity
+    expected = f"a non-empty string as the key of entity {name!r} for feature view {view.name}"
+    raise InvalidRequest(f"entity {name} = {key!r}: expected {expected}", field=name, value=key, expected=expected)
 
 
 def _is_unicode(text: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -21,6 +21,9 @@ class FeatureType(enum.StrEnum):
     DECIMAL = "decimal"  # 38 digits, `decimal_places` of them after the point
 
 
+DECIMAL_DIGITS: Final = 38  # what Parquet's decimal128 holds
+
+
 class Entity(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What features are about. `join_keys` name the parts of its key, in the order of `contracts.entity_key`."""
 
@@ -34,24 +37,41 @@ class Field(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """One feature. Where a stored row leaves it out, `default` is served (state `default`), or else `null`.
 
     A list holds values of `type`, none of them null. With `refuse_nan` a NaN is an error where it is written or read
-    from a source. A decimal's default is a string, as JSON would round it.
+    from a source. A default is what JSON can carry: a list's is a list, a decimal's a string (JSON would round it),
+    bytes are base64, a timestamp is RFC 3339 with an offset.
     """
 
     name: str
     type: FeatureType
-    default: bool | int | float | str | None = None
+    default: bool | int | float | str | tuple[bool | int | float | str, ...] | None = None
     is_list: bool = False
     decimal_places: int = 0
     refuse_nan: bool = False
 
+    def __post_init__(self) -> None:
+        is_decimal = self.type is FeatureType.DECIMAL
+        if not 0 <= self.decimal_places <= (DECIMAL_DIGITS if is_decimal else 0):
+            raise ConfigurationError(
+                f"field {self.name!r} of type {self.type}: decimal_places is for decimals, 0 to {DECIMAL_DIGITS},"
+                f" got {self.decimal_places}"
+            )
+        if self.refuse_nan and self.type is not FeatureType.FLOAT64:
+            raise ConfigurationError(f"field {self.name!r} of type {self.type}: only float64 has NaN to refuse")
 
-class ParquetSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """History in Parquet: one row per entity and event, with the instant it was about and the instant it was known."""
+
+class ParquetSource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """History in Parquet: one row per entity and event, with the instant it was about and the instant it was known.
+
+    `path` is a file or a folder of files. A declared field is a column of every file, or of none where it has a
+    default. Columns that nobody declared are passed over, because views may share a file; `refuse_extra` makes one an
+    error.
+    """
 
     path: str
     key_column: str = "entity_key"
     event_time_column: str = "event_time"
     created_time_column: str = "created_time"
+    refuse_extra: bool = False
 
 
 class AggregateKind(enum.StrEnum):
@@ -89,8 +109,9 @@ class Window(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     complete ones, a `tumbling` one the newest complete run of `num_tiles` whose last tile's number they divide. `key`
     names the fields of an event that make the entity's key. An event corrects a tile that ended up to `grace_s` before
     the newest event of its entity and partition. `tiles` is the same in history: one row per entity and tile with
-    `events` and one column per measure (`windows.plan.Measure.name`), its event time the tile's end. `events` is the
-    history that the tiles are made from by a backfill: one row per event, with the fields that `key` and `of` name.
+    `events` and one column per content (`windows.tile.Content.name`), its event time the tile's end. `events` is the
+    history that the tiles are made from by a backfill: one row per event, with the fields that `key` and `of` name, and
+    its coordinates in `source` and `offset` where they are known.
     """
 
     topic: str
@@ -127,27 +148,9 @@ class FeatureView(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         if self.ttl_s <= 0:
             raise ConfigurationError(f"feature view {self.name}: ttl_s must be positive, got {self.ttl_s}")
         if self.window is not None:
-            self._check_window(self.window)
+            from featurestore.windows.soundness import check_window  # it knows this module
 
-    def _check_window(self, window: Window) -> None:
-        made = {aggregate.feature: aggregate for aggregate in window.aggregates}
-        for field in self.schema:
-            aggregate = made.pop(field.name, None)
-            if aggregate is None:
-                raise ConfigurationError(f"feature view {self.name}: no aggregate of its window makes {field.name!r}")
-            is_count = aggregate.kind is AggregateKind.COUNT
-            if field.type is not (FeatureType.INT64 if is_count else FeatureType.FLOAT64) or is_count != (
-                not aggregate.of
-            ):
-                raise ConfigurationError(
-                    f"feature view {self.name}: {field.name!r} must be an int64 count, or a float64 sum or mean"
-                )
-        if made:
-            raise ConfigurationError(f"feature view {self.name}: its schema lacks {sorted(made)} of its window")
-        if min(window.tile_s, window.num_tiles, len(window.key)) < 1 or window.grace_s < 0:
-            raise ConfigurationError(
-                f"feature view {self.name}: a window needs tile_s and num_tiles of at least 1, a key and grace_s >= 0"
-            )
+            check_window(self, self.window)
 
     def field(self, name: str) -> Field:
         for field in self.schema:

@@ -1,7 +1,8 @@
 """Moves a view from history into the online store: every entity's newest row as it was known at one instant.
 
-Called by the local stack and by the nightly job. Running it again, late, or beside a stream that writes the same view
-changes nothing that is newer: the store's newest-wins rule decides, row by row.
+Called by the local stack, which has the data at hand and wants all of it; `lifecycle.materialization` is the run that
+remembers how far it came. Running it again, late, or beside a stream that writes the same view changes nothing that is
+newer: the store's newest-wins rule decides, row by row.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ import pyarrow as pa
 
 from featurestore.definitions import FeatureView, StoredRow
 from featurestore.instants import from_us, to_us
-from featurestore.online_store import BATCH_ROWS, OnlineStore, WriteResult
-from featurestore.source import NO_SHIFT, Source, read_source
-from featurestore.timeline import newest_positions
+from featurestore.offline.source import NO_SHIFT, Source, read_source
+from featurestore.offline.timeline import newest_positions
+from featurestore.online.store import BATCH_ROWS, OnlineStore, WriteResult
 
 OnProgress: TypeAlias = Callable[[int, int], None]  # rows done, rows in all
 
@@ -61,7 +62,7 @@ async def materialize(
     result = WriteResult()
     for start in range(0, len(positions), BATCH_ROWS):
         batch = pa.array(positions[start : start + BATCH_ROWS])
-        result += await store.write(view, _rows(source, batch))
+        result += await store.write(view, rows_at(source, batch))
         if on_progress is not None:
             on_progress(start + len(batch), len(positions))
     return MaterializeResult(len(positions), result.written, result.kept, result.expired)
@@ -72,16 +73,18 @@ def _newest(view: FeatureView, as_of_us: int, shift: timedelta) -> tuple[Source,
     return source, newest_positions(source, as_of_us)
 
 
-def _rows(source: Source, positions: pa.Array) -> Iterator[StoredRow]:
+def rows_at(source: Source, positions: pa.Array) -> Iterator[StoredRow]:
+    """The rows at some places of a source, in that order; a row's place is its offset."""
     names = list(source.columns)
     columns = [source.columns[name].take(positions).to_pylist() for name in names]
     instants = (source.event_us.take(positions).to_pylist(), source.created_us.take(positions).to_pylist())
     keys = source.keys.take(positions).to_pylist()
+    offsets = positions.to_pylist()
     for i, (key, event_us, created_us) in enumerate(zip(keys, *instants, strict=True)):
         yield StoredRow(
             key=key,
             event_time=from_us(event_us),
             created_time=from_us(created_us),
-            offset=positions[i].as_py(),
+            offset=offsets[i],
             values={name: column[i] for name, column in zip(names, columns, strict=True)},
         )

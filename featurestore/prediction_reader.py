@@ -16,7 +16,7 @@ from core_engine.readers import StoredPrediction
 from featurestore.codec import UnreadablePayload
 from featurestore.generations import SEAL_FIELD, decode_seal, decode_value, generation_key, pointer_key
 from featurestore.instants import Clock, from_us, utc_now
-from featurestore.server_functions import pipelined
+from featurestore.online.server_functions import pipelined
 
 
 class OnlinePredictionReader:

@@ -29,7 +29,7 @@ from featurestore.generations import (
     pointer_key,
 )
 from featurestore.instants import to_us
-from featurestore.server_functions import called, pipelined
+from featurestore.online.server_functions import called, pipelined
 
 CALL_ROWS: Final = 100  # one call holds the server for well under a millisecond, so that reads slip in between
 CALLS_IN_FLIGHT: Final = 8  # calls in one pipeline; the next is sent when the server has answered: that is the pacing

@@ -6,7 +6,7 @@ Called by `headrace batch` and by the demo. The engine and the store are those o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -31,15 +31,12 @@ from core_engine.predictors.predict import PredictFlow
 from core_engine.predictors.registry import Registry
 from core_engine.predictors.rungs import RungCache
 from core_engine.predictors.tables import open_database
-from core_engine.readers import FeatureReader
 from core_engine.settings import Settings
-from featurestore.connection import connect
-from featurestore.definitions import FeatureView
-from featurestore.online_store import OnlineStore
+from featurestore.online.connection import connect
 from featurestore.prediction_reader import OnlinePredictionReader
 from featurestore.predictions import PredictionStore
-from featurestore.readers import OnlineFeatureReader
 from headrace.door import spawn, stop
+from headrace.feature_readers import FeatureReaders
 from headrace.migrations import upgrade
 from headrace.upkeep import RegisteredFeatureReader, ScorerKeeper, repeat
 from headrace.wheels import model_file
@@ -149,13 +146,15 @@ class BatchDoor:
         self._metrics = Metrics()
         self._spool = Spool(settings.spool_dir, "batch", self._metrics)
         self._catalogue = Catalogue(Registry(database))
-        self._features = RegisteredFeatureReader(database, self._reader)
+        self._readers = FeatureReaders(settings, self._redis, self._metrics, "batch")
+        self._features = RegisteredFeatureReader(database, self._readers.stacked)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Parts]:
         """Stops in the reverse order of need, the spool last, so that no fact is lost."""
         async with AsyncExitStack() as exits:
             exits.push_async_callback(asyncio.to_thread, self._spool.close)
+            exits.push_async_callback(asyncio.to_thread, self._readers.close)
             exits.push_async_callback(self._redis.aclose)
             await self._client.start()
             exits.push_async_callback(self._client.close)
@@ -195,10 +194,6 @@ class BatchDoor:
             tokenizer=await self._tokenizer() if isinstance(self._predictor.model, LMScore) else None,
         )
         return Scoring(flow, self._predictor, self._engine)
-
-    def _reader(self, views: Sequence[FeatureView]) -> FeatureReader:
-        store = OnlineStore(self._redis, views, self._settings.features.retention_s)
-        return OnlineFeatureReader(store, views)
 
     async def _engine(self) -> None:
         """The engine answers and holds the model."""

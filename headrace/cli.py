@@ -14,9 +14,12 @@ import typer
 
 from core_engine.errors import HeadraceError
 from core_engine.llm.openmp import spin_briefly
+from headrace.features_cli import features
 from kernels.cpu.isa import Level
 
 if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
     from core_engine.predictors.registry import Registry
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
@@ -29,6 +32,7 @@ app.add_typer(batch, name="batch")
 RESUMABLE = 75  # EX_TEMPFAIL of sysexits.h: the same command goes on where this one stopped
 cost = typer.Typer(no_args_is_help=True, help="Load usage facts into the ledger; report what they cost.")
 app.add_typer(cost, name="cost")
+app.add_typer(features, name="features")
 
 bench = typer.Typer(no_args_is_help=True, help="Measure this machine.")
 app.add_typer(bench, name="bench")
@@ -151,7 +155,13 @@ def list_predictors() -> None:
 @predictors.command("alias")
 def set_alias(name: str, alias: str, version: int) -> None:
     """Point ALIAS of predictor NAME at VERSION; running doors follow within a second."""
-    _registry().set_alias(name, alias, version)
+    from headrace.feature_checks import check_features
+
+    database, registry = _database(), _registry()
+    predictor = registry.view().versions.get((name, version))
+    if predictor is not None:  # set_alias says what is known
+        check_features(database, predictor)
+    registry.set_alias(name, alias, version)
     print(f"{name}: {alias} -> {version}")
 
 
@@ -373,13 +383,18 @@ def report_costs(
 
 def _registry() -> Registry:
     from core_engine.predictors.registry import Registry
+
+    return Registry(_database())
+
+
+def _database() -> Engine:
     from core_engine.predictors.tables import open_database
     from core_engine.settings import load_settings
     from headrace.migrations import upgrade
 
     url = load_settings().database_url
     upgrade(url)
-    return Registry(open_database(url))
+    return open_database(url)
 
 
 def main() -> None:

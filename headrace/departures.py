@@ -10,9 +10,9 @@ from core_engine.settings import Settings
 from examples.flights.departures import DepartureEvent
 from examples.flights.features import DEPARTURES, STREAMED
 from examples.flights.prepare import Prepared
-from featurestore.connection import connect
-from featurestore.online_store import OnlineStore
-from featurestore.readers import OnlineFeatureReader
+from featurestore.online.connection import connect
+from featurestore.online.reader import OnlineFeatureReader
+from featurestore.online.store import OnlineStore
 from headrace.stream import StreamOptions
 from streaming.kafka_publisher import KafkaPublisher
 from streaming.kafka_topics import check_topics, create_topics

@@ -10,7 +10,7 @@ import asyncio
 import errno
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from types import FrameType
 from typing import Any
@@ -32,13 +32,12 @@ from core_engine.predictors.registry import Registry
 from core_engine.predictors.rungs import RungCache
 from core_engine.predictors.system_prompt import SystemPrompts
 from core_engine.predictors.tables import open_database
-from core_engine.readers import FeatureReader
 from core_engine.settings import HttpSettings, Settings
-from featurestore.connection import connect
-from featurestore.definitions import FeatureView
-from featurestore.online_store import OnlineStore
+from featurestore.online.connection import connect
 from featurestore.prediction_reader import OnlinePredictionReader
-from featurestore.readers import OnlineFeatureReader
+from headrace.consistency_gauges import ConsistencyGauges
+from headrace.feature_readers import FeatureReaders
+from headrace.heap import settle
 from headrace.logs import configure_logging
 from headrace.migrations import upgrade
 from headrace.upkeep import RegisteredFeatureReader, ScorerKeeper, repeat, warm_rungs
@@ -49,6 +48,7 @@ from online.services import DoorState, Services
 log = structlog.get_logger(__name__)
 
 REFRESH_S = 0.5
+GAUGES_S = 60.0  # findings of a day change when somebody computes them
 PING_S = 0.25
 
 
@@ -107,11 +107,13 @@ class Door:
         self._redis = connect(settings.redis)
         self._catalogue = Catalogue(Registry(self._database), REFRESH_S)
         self._client = EngineClient(settings.engine_endpoint, lost_after_s=settings.engine.lost_after_s)
-        self._features = RegisteredFeatureReader(self._database, self._reader)
+        metrics = Metrics()
+        self._readers = FeatureReaders(settings, self._redis, metrics, "door")
+        self._features = RegisteredFeatureReader(self._database, self._readers.stacked)
+        self._gauges = ConsistencyGauges(self._database, metrics)
         predictions = OnlinePredictionReader(self._redis)
         self._rungs = RungCache()
         tokenizer = Tokenizer.from_path(model_file(settings.engine))
-        metrics = Metrics()
         self._spool = Spool(settings.spool_dir, "door", metrics)
         flow = PredictFlow(
             features=self._features,
@@ -137,16 +139,13 @@ class Door:
             ping_store=lambda: answers(self._redis),
         )
 
-    def _reader(self, views: Sequence[FeatureView]) -> FeatureReader:
-        store = OnlineStore(self._redis, views, self._settings.features.retention_s)
-        return OnlineFeatureReader(store, views)
-
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Start in the order of need; stop in the reverse order, the spool last, so that no fact is lost."""
         async with AsyncExitStack() as exits:
             exits.push_async_callback(asyncio.to_thread, self._database.dispose)
             exits.push_async_callback(asyncio.to_thread, self._spool.close)
+            exits.push_async_callback(asyncio.to_thread, self._readers.close)
             exits.push_async_callback(self._redis.aclose)
             await self._catalogue.start()
             exits.push_async_callback(self._catalogue.close)
@@ -155,12 +154,14 @@ class Door:
             await self._features.refresh()
             await warm_rungs(self._catalogue, self._rungs)
             keeper = ScorerKeeper(self._client, self._catalogue)
-            for name, work in (
-                ("feature views", self._features.refresh),
-                ("rungs", lambda: warm_rungs(self._catalogue, self._rungs)),
-                ("scorers", keeper.tend),
+            for name, work, every_s in (
+                ("feature views", self._features.refresh, REFRESH_S / 2),
+                ("rungs", lambda: warm_rungs(self._catalogue, self._rungs), REFRESH_S / 2),
+                ("scorers", keeper.tend, REFRESH_S / 2),
+                ("consistency", self._gauges.refresh, GAUGES_S),
             ):
-                exits.push_async_callback(stop, spawn(name, repeat(work, REFRESH_S / 2)))
+                exits.push_async_callback(stop, spawn(name, repeat(work, every_s)))
+            settle()
             log.info("door_serving", host=self._settings.http.host, port=self._settings.http.port)
             yield
         log.info("door_stopped")

@@ -28,11 +28,13 @@ from core_engine.predictors.registry import LIVE, Registry
 from core_engine.predictors.tables import open_database
 from core_engine.settings import Settings
 from examples.flights.prepare import Prepared, prepare
+from examples.flights.repository import flight_repository
 from examples.flights.upcoming import UpcomingFlight, upcoming_flights
-from featurestore.connection import connect
+from featurestore.lifecycle.changes import apply
 from featurestore.materialize import materialize
-from featurestore.online_store import OnlineStore
-from featurestore.registry import register_view
+from featurestore.online.connection import connect
+from featurestore.online.store import OnlineStore
+from headrace.feature_checks import check_features
 from headrace.steps import Steps
 
 PREDICT = "/v1/predict/delay_risk"
@@ -164,11 +166,11 @@ def register(settings: Settings, prepared: Prepared) -> None:
 
 def _register(database: Engine, prepared: Prepared) -> None:
     with Session(database) as session, session.begin():
-        for view in prepared.views:
-            register_view(session, view)
+        apply(session, flight_repository(prepared.views))
     registry = Registry(database)
     for predictor in prepared.predictors:
         registry.register(predictor)
+        check_features(database, predictor)
         registry.set_alias(predictor.name, LIVE, predictor.version)
 
 

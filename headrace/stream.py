@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,16 +27,14 @@ from core_engine.predictors.predict import PredictFlow
 from core_engine.predictors.registry import Registry
 from core_engine.predictors.rungs import RungCache
 from core_engine.predictors.tables import open_database
-from core_engine.readers import FeatureReader
 from core_engine.settings import Settings
-from featurestore.connection import connect
 from featurestore.definitions import FeatureView
-from featurestore.online_store import OnlineStore
+from featurestore.online.connection import connect
 from featurestore.prediction_reader import OnlinePredictionReader
-from featurestore.readers import OnlineFeatureReader
 from featurestore.registry import load_views
 from featurestore.windows.store import WindowStore
 from headrace.door import REFRESH_S, spawn, stop
+from headrace.feature_readers import FeatureReaders
 from headrace.logs import configure_logging
 from headrace.migrations import upgrade
 from headrace.upkeep import RegisteredFeatureReader, ScorerKeeper, repeat, warm_rungs
@@ -119,11 +116,9 @@ async def _worker(settings: Settings, options: StreamOptions, exits: AsyncExitSt
     exits.push_async_callback(asyncio.to_thread, spool.close)
     redis = connect(settings.redis)
     exits.push_async_callback(redis.aclose)
-
-    def reader(views: Sequence[FeatureView]) -> FeatureReader:
-        return OnlineFeatureReader(OnlineStore(redis, views, settings.features.retention_s), views)
-
-    features = RegisteredFeatureReader(database, reader)
+    readers = FeatureReaders(settings, redis, metrics, "stream")
+    exits.push_async_callback(asyncio.to_thread, readers.close)
+    features = RegisteredFeatureReader(database, readers.stacked)
     await features.refresh()
     client = EngineClient(settings.engine_endpoint, lost_after_s=settings.engine.lost_after_s)
     await client.start()

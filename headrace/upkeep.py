@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeAlias
 
 import structlog
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
-from core_engine.contracts import Deadline, FeatureRow, Monotonic
+from core_engine.contracts import EMPTY, Deadline, FeatureRow, Monotonic, Scalar
 from core_engine.errors import HeadraceError, Unavailable
 from core_engine.llm.client import EngineClient
 from core_engine.predictors.catalogue import Catalogue
@@ -19,7 +20,10 @@ from core_engine.predictors.declaration import LMGenerate, Predictor, TorchScore
 from core_engine.predictors.rungs import RungCache
 from core_engine.readers import FeatureReader
 from featurestore.definitions import FeatureView
-from featurestore.registry import load_views
+from featurestore.on_demand.declaration import OnDemandView
+from featurestore.registry import load_on_demand_views, load_views
+
+Views: TypeAlias = tuple[list[FeatureView], list[OnDemandView]]
 
 log = structlog.get_logger(__name__)
 
@@ -34,32 +38,40 @@ async def repeat(work: Callable[[], Awaitable[None]], every_s: float) -> None:
 class RegisteredFeatureReader:
     """A `FeatureReader` over the views registered now: the newest version of each. A lost database keeps the last ones.
 
-    `build` makes a reader for some views.
+    `build` makes a reader for some stored and some on-demand views.
     """
 
-    def __init__(self, database: Engine, build: Callable[[Sequence[FeatureView]], FeatureReader]) -> None:
+    def __init__(
+        self, database: Engine, build: Callable[[Sequence[FeatureView], Sequence[OnDemandView]], FeatureReader]
+    ) -> None:
         self._database = database
         self._build = build
-        self._views: dict[str, FeatureView] = {}
-        self._reader = build(())
+        self._views: Views = ([], [])
+        self._reader = build(*self._views)
 
-    async def read(self, refs: Sequence[str], keys: Mapping[str, str], deadline: Deadline) -> FeatureRow:
-        return await self._reader.read(refs, keys, deadline)
+    async def read(
+        self, refs: Sequence[str], keys: Mapping[str, str], deadline: Deadline, *, inputs: Mapping[str, Scalar] = EMPTY
+    ) -> FeatureRow:
+        return await self._reader.read(refs, keys, deadline, inputs=inputs)
 
     async def refresh(self) -> None:
         """Look at the register, and build anew if a view came or changed. Never raises."""
         try:
             views = await asyncio.to_thread(self._load)
             if views != self._views:
-                self._reader = self._build(list(views.values()))
+                self._reader = self._build(*views)
                 self._views = views
-                log.info("feature_views", views=[f"{view.name}:{view.version}" for view in views.values()])
+                log.info(
+                    "feature_views", views=[f"{view.name}:{view.version}" for of_kind in views for view in of_kind]
+                )
         except (SQLAlchemyError, HeadraceError) as error:
             log.warning("feature_views_stale", error=str(error))
 
-    def _load(self) -> dict[str, FeatureView]:
-        with Session(self._database) as session:
-            return {view.name: view for view in load_views(session)}  # by version: the newest stays
+    def _load(self) -> Views:
+        with Session(self._database) as session:  # by version: the newest stays
+            stored = {view.name: view for view in load_views(session)}
+            on_demand = {view.name: view for view in load_on_demand_views(session)}
+        return list(stored.values()), list(on_demand.values())
 
 
 class ScorerKeeper:

@@ -15,8 +15,9 @@ import structlog
 
 from core_engine.errors import StoreUnavailable
 from core_engine.metrics import Metrics
+from featurestore.windows.batches import WindowEvent
 from featurestore.windows.state import Applied
-from featurestore.windows.store import WindowEvent, WindowStore
+from featurestore.windows.store import WindowStore
 from streaming.events import Event
 from streaming.offsets import Partition
 from streaming.transport import Record

@@ -29,8 +29,8 @@ from core_engine.metrics import Metrics
 from core_engine.predictors.declaration import Predictor
 from core_engine.predictors.inputs import check_inputs, entity_keys
 from core_engine.predictors.predict import PredictFlow
+from featurestore.windows.batches import WindowEvent
 from featurestore.windows.state import Applied
-from featurestore.windows.store import WindowEvent
 from streaming import dead_letters as letters
 from streaming.dead_letters import DeadLetters
 from streaming.events import Event, budget_s, effect_key, message_of, parse_event

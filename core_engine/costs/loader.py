@@ -158,6 +158,8 @@ def _caller_row(fact: CallerFact) -> Row:
         "reads": fact.feature.reads,
         "read_hits": fact.feature.hits,
         "read_bytes": fact.feature.bytes,
+        "read_round_trips": fact.feature.round_trips,
+        "read_cached": fact.feature.cached,
         "caller_cpu_s": fact.caller_cpu_s,
         "delivered_in_time": fact.delivered_in_time,
         "arrived_at": fact.arrived_at,

@@ -12,7 +12,7 @@ from datetime import datetime
 from sqlalchemy import BigInteger, Double, Index
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from core_engine.predictors.tables import UtcDateTime
+from core_engine.sql_types import UtcDateTime
 
 
 class Base(DeclarativeBase):
@@ -41,6 +41,8 @@ class LedgerAttempt(Base):
     reads: Mapped[int | None]
     read_hits: Mapped[int | None]
     read_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    read_round_trips: Mapped[int | None]
+    read_cached: Mapped[int | None]
     caller_cpu_s: Mapped[float | None] = mapped_column(Double)
     delivered_in_time: Mapped[bool | None]
     arrived_at: Mapped[datetime | None] = mapped_column(UtcDateTime)

@@ -57,7 +57,11 @@ class OnState(enum.StrEnum):
 
 
 class FeatureUse(Declared, frozen=True, kw_only=True):
-    """One feature (`view.feature`) and what its absence means to this predictor."""
+    """One feature and what its absence means to this predictor.
+
+    `ref` is `view.feature`, read by the key of the view's own entity, or `view@entity.feature`, read by that of another
+    one of the predictor's: the weather at a flight's destination is `weather@dest.wind`.
+    """
 
     ref: str
     on_missing: OnState = OnState.USE

@@ -17,6 +17,7 @@ is read as it stands when the row is scored, which the sentence says.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -41,7 +42,7 @@ def plan(predictor: Predictor, streamed: Collection[str] = ()) -> Plan:
     know which of its views are."""
     mode, reason = _mode(predictor)
     also, beside = _also(predictor, mode)
-    fed = sorted({use.ref.partition(".")[0] for use in predictor.features} & set(streamed))
+    fed = sorted({re.split("[.@]", use.ref)[0] for use in predictor.features} & set(streamed))
     read = [f"reading {', '.join(fed)} as the stream has left it by then"] if fed else []
     return Plan(mode, also, f"{'; '.join([', '.join([reason, *read]), *beside])}.")
 

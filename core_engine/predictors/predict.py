@@ -26,6 +26,7 @@ from core_engine.contracts import (
     ReadCost,
     Reason,
     Rung,
+    Scalar,
     StageTimes,
 )
 from core_engine.costs.facts import CallerFact
@@ -109,7 +110,7 @@ class PredictFlow:
     async def _prepare(self, predictor: Predictor, request: PredictRequest, started_s: float) -> Climb:
         """Check the inputs, read the features, encode the row."""
         inputs = check_inputs(predictor, request.inputs)
-        row = await self._read(predictor, request, entity_keys(predictor, inputs))
+        row = await self._read(predictor, request, inputs)
         read_s = self._clock() - started_s
         rungs = await self._rungs.get(predictor, request.deadline)
         climb = Climb(predictor, request, inputs, rungs, row, judge(predictor.features, row))
@@ -117,14 +118,13 @@ class PredictFlow:
         climb.stages = StageTimes(features_ms=read_s * 1e3, overran="features" if spent else None)
         return climb
 
-    async def _read(self, predictor: Predictor, request: PredictRequest, keys: dict[str, str]) -> FeatureRow:
-        refs = [use.ref for use in predictor.features]
+    async def _read(self, predictor: Predictor, request: PredictRequest, inputs: dict[str, Scalar]) -> FeatureRow:
+        refs, keys = [use.ref for use in predictor.features], entity_keys(predictor, inputs)
         if not refs:
             return FeatureRow({})
+        deadline = request.deadline.child(self._feature_cap_s, reserve_s(predictor))
         try:
-            return await self._features.read(
-                refs, keys, request.deadline.child(self._feature_cap_s, reserve_s(predictor))
-            )
+            return await self._features.read(refs, keys, deadline, inputs=inputs)
         except HeadraceError as error:  # a view that this process does not know: the declaration's answer, not a 5xx
             return FeatureRow({}, failure=str(error))
 

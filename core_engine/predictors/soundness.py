@@ -57,6 +57,10 @@ def _entities(p: Predictor) -> Iterable[str]:
             field = fields.get(name)
             if field is None or field.kind not in KEY_KINDS or not field.required:
                 yield f"key field {name!r} of entity {use.entity!r} must be a required input of kind string or int"
+    for ref in (feature.ref for feature in p.features):  # view@entity.feature is read by that entity's key
+        _, at, entity = ref.partition(".")[0].partition("@")
+        if at and entity not in {use.entity for use in p.entities}:
+            yield f"feature {ref!r} is read by the key of {entity!r}, which is no entity of the predictor"
 
 
 def _columns(p: Predictor) -> Iterable[str]:

@@ -1,38 +1,21 @@
 """The registry's two tables and how a database is opened; the feature views' table is featurestore's own.
 
-Used by `registry` and by the migrations. Instants are aware UTC on every database, SQLite included.
+Used by `registry` and by the migrations.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import DateTime, Dialect, Engine, ForeignKeyConstraint, String, Text, create_engine, event, make_url
+from sqlalchemy import Engine, ForeignKeyConstraint, String, Text, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
-from sqlalchemy.types import TypeDecorator
 
 from core_engine.errors import ConfigurationError
+from core_engine.sql_types import UtcDateTime
 
 BUSY_TIMEOUT_S = 5.0
-
-
-class UtcDateTime(TypeDecorator[datetime]):
-    """An aware instant. SQLite keeps no offset, so UTC is written and read back as UTC; a naive value is refused."""
-
-    impl = DateTime(timezone=True)
-    cache_ok = True
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        if value is None:
-            return None
-        if value.tzinfo is None:
-            raise ValueError(f"a naive datetime ({value.isoformat()}) cannot be stored; give it an offset")
-        return value.astimezone(UTC)
-
-    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        return value.replace(tzinfo=UTC) if value is not None and value.tzinfo is None else value
 
 
 class Base(DeclarativeBase):

@@ -17,7 +17,7 @@ from core_engine.contracts import FeatureState, Scalar
 from examples.flights.data import connect
 from examples.flights.prepare import Prepared
 from examples.flights.upcoming import upcoming_flights
-from featurestore.offline_store import STATE_SUFFIX, OfflineStore
+from featurestore.offline.store import STATE_SUFFIX, OfflineStore
 
 ROUTE_FACTS = ("mean_delay", "late_share", "flights")
 

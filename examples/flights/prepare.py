@@ -51,7 +51,7 @@ _RECIPE = (
     *(f"examples.flights.{m}" for m in ("data", "features", "predictors", "training", "fitting", "quality", "prepare")),
     "examples.flights.arrival",
     *(f"core_engine.scoring.{m}" for m in ("encoding", "torch_scorer", "student", "prior")),
-    *(f"featurestore.{m}" for m in ("offline_store", "timeline", "source")),
+    *(f"featurestore.offline.{m}" for m in ("store", "timeline", "source", "source_schema", "spine")),
 )
 _PACKAGES = ("torch", "lightgbm", "onnxmltools", "onnxruntime", "numpy", "duckdb", "pyarrow")
 
@@ -113,13 +113,19 @@ def prepare(work_dir: Path, now: datetime, progress: Progress = _silent, source:
     """
     clock = shifted_clock(now)
     source = source or data_dir()
-    recipe = cache.fingerprint((source / name for name in _DATA_FILES), _RECIPE, _PACKAGES)
-    folder = work_dir.resolve() / f"flights-{recipe[:16]}"
+    folder = built_folder(work_dir, source)
     from_cache = cache.is_intact(folder)
     if not from_cache:
         check_extra()
         cache.build(folder, lambda new: _build(new, source, progress))
     return _load(folder, clock, from_cache)
+
+
+def built_folder(work_dir: Path, source: Path | None = None) -> Path:
+    """Where `prepare` puts what this code makes of this data, whether it did already or not. Raises as it does."""
+    source = source or data_dir()
+    recipe = cache.fingerprint((source / name for name in _DATA_FILES), _RECIPE, _PACKAGES)
+    return work_dir.resolve() / f"flights-{recipe[:16]}"
 
 
 def _load(folder: Path, clock: ShiftedClock, from_cache: bool) -> Prepared:

@@ -24,7 +24,7 @@ from examples.flights.predictors import ENTITIES, FEATURES, INPUTS, SEGMENT, Art
 from examples.flights.quality import RungQuality, rung_quality
 from examples.flights.training import HELD_OUT_FROM, known_rows, local_days
 from featurestore.definitions import FeatureView
-from featurestore.offline_store import STATE_SUFFIX
+from featurestore.offline.store import STATE_SUFFIX
 
 RISK_PROMPT = "You judge whether a flight will arrive late. Answer with one word, Yes or No."
 RISK_FACTS = (

@@ -23,7 +23,7 @@ from core_engine.predictors.declaration import Column, FeatureUse, OnState
 from core_engine.scoring.encoding import RowEncoder
 from examples.flights.predictors import FEATURES, Categories, columns
 from featurestore.definitions import FeatureView
-from featurestore.offline_store import STATE_SUFFIX, OfflineStore
+from featurestore.offline.store import STATE_SUFFIX, OfflineStore
 
 LEAD = timedelta(hours=2)  # a prediction is made this long before scheduled departure
 TRAIN_FROM, HELD_OUT_FROM = date(2013, 2, 1), date(2013, 10, 1)  # local days of departure

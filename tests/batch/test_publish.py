@@ -21,8 +21,8 @@ from batch.publish import publish
 from core_engine.contracts import Deadline
 from core_engine.errors import HeadraceError, InvalidRequest, StoreUnavailable
 from core_engine.settings import RedisSettings
-from featurestore.connection import connect
 from featurestore.generations import GenerationFault, Superseded, generation_key
+from featurestore.online.connection import connect
 from featurestore.prediction_reader import OnlinePredictionReader
 from featurestore.predictions import Pointer, PredictionRow, PredictionStore
 from tests.batch.conftest import MakeJob

@@ -29,7 +29,7 @@ from batch.tables import Base
 from core_engine.errors import HeadraceError
 from core_engine.predictors.tables import open_database
 from core_engine.settings import RedisSettings
-from featurestore.connection import connect
+from featurestore.online.connection import connect
 from featurestore.prediction_reader import OnlinePredictionReader
 from featurestore.predictions import PredictionStore
 from tests.batch.conftest import MakeJob

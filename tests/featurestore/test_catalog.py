@@ -38,11 +38,30 @@ def test_references_are_grouped_by_view_in_order_of_mention() -> None:
         ("plane_stats", "has no feature ''"),
         ("plane_stats.seats.x", r"has no feature 'seats\.x'"),
         ("", "'' is not declared"),
+        ("weather@dest.wind", "'weather' is not declared"),
+        ("plane_stats@previous.wings", "has no feature 'wings'"),
+        ("plane_stats@.seats", r"expected view\.feature or view@entity\.feature"),
+        ("plane_stats@a@b.seats", r"expected view\.feature or view@entity\.feature"),
+        ("plane_stats@a.b.seats", r"has no feature 'b\.seats'"),
     ],
 )
 def test_what_is_not_declared_is_refused_by_name(ref: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         ViewCatalog([PLANE, ROUTE]).resolve(ref)
+
+
+def test_a_feature_may_be_read_by_the_key_of_another_entity() -> None:
+    catalog = ViewCatalog([PLANE, ROUTE])
+    refs = ["plane_stats.seats", "plane_stats@previous.seats", "plane_stats.delay", "plane_stats@plane.delay"]
+    groups = catalog.by_view(refs)
+    assert [(compiled.view, compiled.entity, [f.ref for f in features]) for compiled, features in groups] == [
+        (PLANE, "plane", ["plane_stats.seats", "plane_stats.delay", "plane_stats@plane.delay"]),
+        (PLANE, "previous", ["plane_stats@previous.seats"]),
+    ]
+    keys = {"plane": "N1", "previous": "N2"}
+    assert [entity_key_of(compiled, keys) for compiled, _ in groups] == ["N1", "N2"]
+    with pytest.raises(InvalidRequest, match=r"entity previous = None.*feature view plane_stats"):
+        entity_key_of(groups[1][0], {"plane": "N1"})
 
 
 def test_a_reader_serves_one_version_of_a_view() -> None:
@@ -65,13 +84,13 @@ def test_a_ttl_has_an_end(ttl_s: float) -> None:
 
 
 def test_the_key_of_a_views_entity_is_found_among_the_keys() -> None:
-    assert entity_key_of(PLANE, {"route": "JFK-LAX", "plane": "N14228"}) == "N14228"
+    assert entity_key_of(compile_view(PLANE), {"route": "JFK-LAX", "plane": "N14228"}) == "N14228"
 
 
 @pytest.mark.parametrize("keys", [{}, {"route": "JFK-LAX"}, {"plane": ""}, {"plane": None}, {"plane": 7}])
 def test_a_missing_key_names_its_entity(keys: dict[str, str]) -> None:
     with pytest.raises(InvalidRequest, match=r"entity plane = .*feature view plane_stats") as refused:
-        entity_key_of(PLANE, keys)
+        entity_key_of(compile_view(PLANE), keys)
     assert refused.value.field == "plane"
 
 

@@ -6,53 +6,37 @@ import math
 import struct
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core_engine.errors import ConfigurationError, InvalidRequest
-from featurestore.codec import ABSENT, INT64_MAX, INT64_MIN, SCHEMA_VERSION, RowCodec, UnreadablePayload, served_default
+from core_engine.errors import InvalidRequest
+from featurestore.codec import ABSENT, INT64_MAX, INT64_MIN, SCHEMA_VERSION, RowCodec, UnreadablePayload
 from featurestore.definitions import FeatureType, FeatureView, Field
 from tests.featurestore.rows import PROPERTY, make_view
+from tests.featurestore.values import fields, same, values_of
 
-ALL_TYPES = make_view(*(Field(name=kind.value, type=kind) for kind in FeatureType), name="flight")
-
-# within a day of the ends of the calendar an offset could leave it, which is refused and tested on its own
-INSTANTS = st.datetimes(
-    min_value=datetime(1, 1, 3),
-    max_value=datetime(9999, 12, 29),
-    timezones=st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes))),
-)
-VALUES: dict[FeatureType, st.SearchStrategy[Any]] = {
-    FeatureType.BOOL: st.booleans(),
-    FeatureType.INT64: st.integers(INT64_MIN, INT64_MAX),
-    FeatureType.FLOAT64: st.floats(),
-    FeatureType.STRING: st.text(),
-    FeatureType.BYTES: st.binary(),
-    FeatureType.TIMESTAMP: INSTANTS,
-}
+MONEY = Field(name="money", type=FeatureType.DECIMAL, decimal_places=2)
+SURE = Field(name="sure", type=FeatureType.FLOAT64, refuse_nan=True)
+SCALARS = [Field(name=kind.value, type=kind) for kind in FeatureType]
+LISTS = [Field(name=f"{kind.value}_list", type=kind, is_list=True) for kind in FeatureType]
+ALL_TYPES = make_view(*SCALARS, *LISTS, MONEY, SURE, name="flight")
 
 
 @st.composite
 def views_and_values(draw: st.DrawFn) -> tuple[FeatureView, dict[str, Any]]:
     """A view of one to nine fields in any order, and a row that leaves some out and has nulls in others."""
-    kinds = draw(st.lists(st.sampled_from(FeatureType), min_size=1, max_size=9))
-    view = make_view(*(Field(name=f"f{i}", type=kind) for i, kind in enumerate(kinds)), name="flight")
+    count = draw(st.integers(1, 9))
+    view = make_view(*(draw(fields(f"f{i}")) for i in range(count)), name="flight")
     values = {}
     for field in view.schema:
-        value = draw(st.one_of(st.just(ABSENT), st.none(), VALUES[field.type]))
+        value = draw(st.one_of(st.just(ABSENT), st.none(), values_of(field)))
         if value is not ABSENT:
             values[field.name] = value
     return view, values
-
-
-def same(left: Any, right: Any) -> bool:
-    """Equal in type and value, with NaN equal to NaN and 0.0 unequal to -0.0."""
-    if isinstance(left, float) and isinstance(right, float):
-        return struct.pack("d", left) == struct.pack("d", right) or (math.isnan(left) and math.isnan(right))
-    return type(left) is type(right) and bool(left == right)
 
 
 @PROPERTY
@@ -81,6 +65,20 @@ def test_any_row_of_any_schema_comes_back_exactly(case: tuple[FeatureView, dict[
         ("timestamp", datetime(2013, 1, 1, 5, 15, 0, 1, tzinfo=UTC)),
         ("timestamp", datetime(1, 1, 1, tzinfo=UTC)),
         ("timestamp", datetime.max.replace(tzinfo=UTC)),
+        ("decimal", Decimal(10**38 - 1)),
+        ("decimal", Decimal(1 - 10**38)),
+        ("money", Decimal("999999999999999999999999999999999999.99")),
+        ("money", Decimal("-0.01")),
+        ("float64_list", []),
+        ("float64_list", [math.nan, -0.0, -math.inf, 5e-324]),
+        ("bool_list", [True, False]),
+        ("int64_list", [INT64_MIN, INT64_MAX]),
+        ("string_list", []),
+        ("string_list", [""]),
+        ("string_list", ["", "Zürich \U0001f6eb", "\0", ""]),
+        ("bytes_list", [b"", b"\0\xff", b""]),
+        ("timestamp_list", [datetime(1, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC)]),
+        ("decimal_list", [Decimal(10**38 - 1), Decimal(0)]),
     ],
 )
 def test_bounds_come_back_exactly(field: str, value: Any) -> None:
@@ -94,6 +92,23 @@ def test_an_instant_comes_back_in_utc() -> None:
     [due] = codec.decode(codec.encode({"due": datetime(2013, 7, 1, 12, tzinfo=timezone(timedelta(hours=-4)))}))
     assert due == datetime(2013, 7, 1, 16, tzinfo=UTC)
     assert due.utcoffset() == timedelta()
+
+
+def test_a_decimal_comes_back_with_all_of_its_places() -> None:
+    codec = RowCodec(make_view(MONEY))
+    for written, stored in [
+        (Decimal("1.5"), "1.50"),
+        (Decimal("1E+2"), "100.00"),
+        (7, "7.00"),
+        (Decimal("1.500"), "1.50"),
+    ]:
+        [decoded] = codec.decode(codec.encode({"money": written}))
+        assert str(decoded) == stored
+
+
+def test_a_tuple_is_written_as_a_list() -> None:
+    codec = RowCodec(make_view(Field(name="last", type=FeatureType.FLOAT64, is_list=True)))
+    assert codec.decode(codec.encode({"last": (1, 2.5)})) == [[1.0, 2.5]]
 
 
 def test_an_integer_is_taken_for_a_float_only_where_a_double_holds_it() -> None:
@@ -126,6 +141,26 @@ def test_an_integer_is_taken_for_a_float_only_where_a_double_holds_it() -> None:
         ("timestamp", 1_356_998_400),
         ("timestamp", datetime.max.replace(tzinfo=timezone(timedelta(hours=-1)))),
         ("timestamp", datetime.min.replace(tzinfo=timezone(timedelta(hours=1)))),
+        ("decimal", Decimal(10**38)),
+        ("decimal", Decimal("0.5")),
+        ("decimal", 10**400),
+        ("decimal", True),
+        ("decimal", 1.0),
+        ("decimal", "1"),
+        ("money", Decimal("0.001")),
+        ("money", Decimal("NaN")),
+        ("money", Decimal("sNaN")),
+        ("money", Decimal("-Infinity")),
+        ("sure", math.nan),
+        ("int64_list", [1, None]),
+        ("int64_list", [1, "2"]),
+        ("int64_list", 1),
+        ("int64_list", {1, 2}),
+        ("string_list", "ab"),
+        ("string_list", ["ok", "\ud800"]),
+        ("bytes_list", b"ab"),
+        ("float64_list", [[1.0]]),
+        ("timestamp_list", [datetime(2013, 1, 1)]),
     ],
 )
 def test_a_value_that_does_not_fit_is_refused_by_field_value_and_expectation(field: str, value: Any) -> None:
@@ -136,6 +171,14 @@ def test_a_value_that_does_not_fit_is_refused_by_field_value_and_expectation(fie
     assert refused.value.expected is not None
     assert f"flight.{field} = " in str(refused.value)
     assert refused.value.expected in str(refused.value)
+
+
+def test_a_refusal_names_the_entity_whose_row_it_is() -> None:
+    codec = RowCodec(ALL_TYPES)
+    with pytest.raises(InvalidRequest, match=r"flight\.sure = nan of entity 'N1': expected a number, .* refuses NaN"):
+        codec.encode({"sure": math.nan}, "N1")
+    with pytest.raises(InvalidRequest, match=r"flight\.delays of entity 'N1' is not in the view's schema"):
+        codec.encode({"delays": 2}, "N1")
 
 
 def test_a_name_outside_the_schema_is_refused() -> None:
@@ -179,34 +222,40 @@ def test_no_bytes_raise_anything_but_unreadable(payload: bytes) -> None:
         pass
 
 
-@pytest.mark.parametrize(
-    ("kind", "default", "served"),
-    [
-        (FeatureType.BOOL, False, False),
-        (FeatureType.INT64, 0, 0),
-        (FeatureType.FLOAT64, 1, 1.0),
-        (FeatureType.STRING, "é", "é"),
-        (FeatureType.STRING, None, None),
-        (FeatureType.BYTES, None, None),
-    ],
-)
-def test_a_default_is_served_in_its_fields_type(kind: FeatureType, default: Any, served: Any) -> None:
-    field = Field(name="f", type=kind, default=default)
-    assert same(served_default(make_view(field), field), served)
+def test_rows_of_the_first_release_are_still_read() -> None:
+    """Written by the build that knew six types: what is stored must not need to be written again."""
+    old = make_view(*(Field(name=kind.value, type=kind) for kind in FeatureType if kind is not FeatureType.DECIMAL))
+    payload = bytes.fromhex("01000001fdffffffffffffff000000000000f03f030000000200000000c097cf2ed20400c3a961ff00")
+    assert RowCodec(old).decode(payload) == [
+        True, -3, 1.0, "éa", b"\xff\0", datetime(2013, 1, 1, tzinfo=UTC)
+    ]  # fmt: skip
+
+
+def test_a_row_of_fifty_numbers_costs_eight_bytes_each() -> None:
+    view = make_view(*(Field(name=f"f{i}", type=FeatureType.FLOAT64) for i in range(50)))
+    assert len(RowCodec(view).encode({f"f{i}": float(i) for i in range(50)})) == 50 * 8 + 14
+
+
+def test_a_list_costs_its_values_and_a_length() -> None:
+    fields = Field(name="last", type=FeatureType.FLOAT64, is_list=True), Field(name="n", type=FeatureType.INT64)
+    codec = RowCodec(make_view(*fields))
+    assert len(codec.encode({"last": [1.0] * 10})) - len(codec.encode({"last": []})) == 80
+    assert len(codec.encode({"last": []})) == len(codec.encode({}))
 
 
 @pytest.mark.parametrize(
-    ("kind", "default"),
-    [
-        (FeatureType.BOOL, 0),
-        (FeatureType.INT64, 0.5),
-        (FeatureType.FLOAT64, "0"),
-        (FeatureType.STRING, 0),
-        (FeatureType.BYTES, "raw"),
-        (FeatureType.TIMESTAMP, "2013-01-01T00:00:00Z"),
-    ],
+    "tail",
+    [b"\x02\0\0\0\x01\0\0\0a", b"\xff\xff\xff\xff", b"\x01\0\0\0\x05\0\0\0ab", b"\x01\0\0\0\x01\0\0\0ab", b"\x01"],
+    ids=["fewer lengths", "absurd count", "short", "longer", "no count"],
 )
-def test_a_default_of_another_type_stops_the_declaration(kind: FeatureType, default: Any) -> None:
-    field = Field(name="f", type=kind, default=default)
-    with pytest.raises(ConfigurationError, match=r"feature flight\.f: default"):
-        served_default(make_view(field, name="flight"), field)
+def test_a_damaged_list_of_strings_is_unreadable(tail: bytes) -> None:
+    codec = RowCodec(make_view(Field(name="tags", type=FeatureType.STRING, is_list=True), name="flight"))
+    header = bytes([SCHEMA_VERSION, 0]) + struct.pack("<I", len(tail))
+    with pytest.raises(UnreadablePayload, match=r"flight: a payload of \d+ bytes does not fit"):
+        codec.decode(header + tail)
+
+
+def test_a_decimal_beyond_its_digits_is_unreadable() -> None:
+    codec = RowCodec(make_view(MONEY, name="flight"))
+    with pytest.raises(UnreadablePayload, match="flight: a payload of 18 bytes does not fit"):
+        codec.decode(bytes([SCHEMA_VERSION, 0]) + b"\xff" * 15 + b"\x7f")

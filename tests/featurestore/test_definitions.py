@@ -42,3 +42,20 @@ def test_a_schema_has_a_field() -> None:
 def test_a_ttl_is_positive(ttl_s: float) -> None:
     with pytest.raises(ConfigurationError, match="ttl_s must be positive"):
         make_view(DELAY, ttl_s=ttl_s)
+
+
+@pytest.mark.parametrize(("kind", "places"), [("decimal", -1), ("decimal", 39), ("float64", 2)])
+def test_only_a_decimal_has_places(kind: str, places: int) -> None:
+    with pytest.raises(ConfigurationError, match=rf"field 'price' of type {kind}: decimal_places .* got {places}"):
+        Field(name="price", type=FeatureType(kind), decimal_places=places)
+
+
+def test_only_a_float_has_nan_to_refuse() -> None:
+    with pytest.raises(ConfigurationError, match="field 'n' of type int64: only float64 has NaN to refuse"):
+        Field(name="n", type=FeatureType.INT64, refuse_nan=True)
+
+
+def test_a_field_declared_by_an_earlier_release_reads_the_same() -> None:
+    stored = msgspec.json.decode(b'{"name":"delay","type":"int64","default":0}', type=Field)
+    assert stored == DELAY
+    assert not stored.is_list

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ from redis.asyncio import Redis
 from core_engine.errors import ConfigurationError, InvalidRequest, StoreUnavailable
 from core_engine.settings import RedisSettings
 from featurestore.codec import ABSENT, RowCodec
-from featurestore.connection import connect
 from featurestore.definitions import FeatureType, FeatureView, Field
 from featurestore.instants import to_us
 from featurestore.materialize import MaterializeResult, materialize
-from featurestore.online_store import BATCH_ROWS, OnlineStore, StoredPayload
-from tests.featurestore.oracle import HISTORIES, KEYS, Known, columns, hours, newest_known
+from featurestore.online.connection import connect
+from featurestore.online.fetched import StoredPayload
+from featurestore.online.store import BATCH_ROWS, OnlineStore
+from tests.featurestore.offline.oracle import HISTORIES, KEYS, Known, columns, hours, newest_known
 from tests.featurestore.rows import HOUR, NOW, PROPERTY, make_view, row, write_source
 from tests.featurestore.valkey import Valkey
 
@@ -31,7 +33,7 @@ def history_view(folder: Path, history: list[Known]) -> FeatureView:
 
 
 async def stored(store: OnlineStore, view: FeatureView, keys: tuple[str, ...]) -> dict[str, tuple[int, list[Any]]]:
-    found = await store.fetch([(view, key) for key in keys])
+    found = (await store.fetch([(view, key) for key in keys])).rows
     codec = RowCodec(view)
     rows = zip(keys, found, strict=True)
     return {k: (s.event_us, codec.decode(s.payload)) for k, s in rows if isinstance(s, StoredPayload)}
@@ -114,12 +116,15 @@ async def test_every_type_arrives_null_and_absent_included(client: Redis, tmp_pa
         "float64": 0.1,
         "string": "é",
         "bytes": b"",
+        "decimal": Decimal(10**38 - 1),
         "gone": None,
+        "tags": ["é", ""],
     }
     usual = {"entity_key": ["N1"], "event_time": [NOW], "created_time": [NOW]}
     typed = {name: pa_column(name, value) for name, value in (values | {"timestamp": NOW}).items()}
     fields = [Field(name=kind.value, type=kind) for kind in FeatureType]
-    fields += [Field(name="gone", type=FeatureType.INT64), Field(name="left_out", type=FeatureType.INT64)]
+    fields += [Field(name="gone", type=FeatureType.INT64), Field(name="left_out", type=FeatureType.INT64, default=0)]
+    fields += [Field(name="tags", type=FeatureType.STRING, is_list=True)]
     view = make_view(*fields, path=write_source(tmp_path / "v.parquet", usual | typed))
     store = OnlineStore(client, [view], DAY_S)
     await materialize(view, store, NOW)

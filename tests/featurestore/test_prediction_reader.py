@@ -12,8 +12,8 @@ from core_engine.errors import DeadlineExceeded, StoreUnavailable
 from core_engine.readers import PredictionReader
 from core_engine.settings import RedisSettings
 from featurestore.codec import UnreadablePayload
-from featurestore.connection import connect
 from featurestore.generations import generation_key
+from featurestore.online.connection import connect
 from featurestore.prediction_reader import OnlinePredictionReader
 from featurestore.predictions import PredictionStore
 from tests.featurestore.rows import NOW

@@ -14,8 +14,8 @@ from redis.asyncio import Redis
 from core_engine.contracts import Deadline
 from core_engine.errors import StoreUnavailable
 from core_engine.settings import RedisSettings
-from featurestore.connection import connect
 from featurestore.generations import GenerationFault, Superseded, Value, generation_key
+from featurestore.online.connection import connect
 from featurestore.prediction_reader import OnlinePredictionReader
 from featurestore.predictions import ABANDONED_S, CALL_ROWS, CALLS_IN_FLIGHT, Pointer, PredictionRow, PredictionStore
 from tests.featurestore.rows import NOW, PROPERTY, unique

@@ -27,7 +27,7 @@ from core_engine.predictors.declaration import Artifact, Precomputed, Predictor,
 from core_engine.predictors.registry import Registry
 from core_engine.predictors.tables import open_database
 from core_engine.settings import RedisSettings
-from featurestore.connection import connect
+from featurestore.online.connection import connect
 from featurestore.prediction_reader import OnlinePredictionReader
 from headrace.migrations import upgrade
 from tests.core_engine.llm.running import Served, serve

@@ -14,9 +14,10 @@ from core_engine.errors import ConfigurationError
 from core_engine.settings import RedisSettings, Settings
 from examples.flights.departures import DepartureEvent
 from examples.flights.features import DEPARTURES, feature_views
-from featurestore.connection import connect
+from featurestore.online.connection import connect
+from featurestore.windows.batches import WindowEvent
 from featurestore.windows.plan import WindowPlan
-from featurestore.windows.store import WindowEvent, WindowStore
+from featurestore.windows.store import WindowStore
 from headrace import departures
 from headrace.stream import StreamOptions
 from streaming.events import parse_event

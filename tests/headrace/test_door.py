@@ -26,7 +26,7 @@ from core_engine.errors import ConfigurationError
 from core_engine.predictors.registry import Registry
 from core_engine.predictors.tables import open_database
 from core_engine.settings import HttpSettings, RedisSettings, Settings
-from featurestore.connection import connect
+from featurestore.online.connection import connect
 from headrace.door import DrainingServer, answers, listen, spawn
 from headrace.migrations import upgrade
 from headrace.runtime import free_port

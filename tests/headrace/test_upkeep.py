@@ -20,6 +20,7 @@ from core_engine.predictors.rungs import RungCache
 from core_engine.predictors.tables import open_database
 from core_engine.readers import FeatureReader
 from featurestore.definitions import FeatureType, FeatureView, Field, ParquetSource
+from featurestore.on_demand.declaration import Log1p, OnDemandFeature, OnDemandView
 from featurestore.registry import register_view
 from headrace.migrations import upgrade
 from headrace.upkeep import RegisteredFeatureReader, ScorerKeeper, repeat, warm_rungs
@@ -175,13 +176,20 @@ class Builds:
         self.views: list[list[str]] = []
         self.latest = FakeFeatures()
 
-    def __call__(self, views: Sequence[FeatureView]) -> FeatureReader:
-        self.views.append([f"{view.name}:{view.version}" for view in views])
+    def __call__(self, views: Sequence[FeatureView], on_demand: Sequence[OnDemandView]) -> FeatureReader:
+        names = [f"{view.name}:{view.version}" for view in views]
+        self.views.append(names + [f"{view.name}:{view.version}" for view in on_demand])
         self.latest = FakeFeatures()
         return self.latest
 
 
-def register(database: Engine, *views: FeatureView) -> None:
+def computed(version: int) -> OnDemandView:
+    transform = Log1p(of=("route.mean_delay",))
+    feature = OnDemandFeature(name="log_delay", transform=transform)
+    return OnDemandView(name="logs", version=version, owner="tests", features=(feature,))
+
+
+def register(database: Engine, *views: FeatureView | OnDemandView) -> None:
     with Session(database) as session, session.begin():
         for each in views:
             register_view(session, each)
@@ -196,7 +204,9 @@ async def test_views_are_followed_and_the_newest_version_of_each_is_read(databas
     await reader.refresh()
     register(database, view("route", 2), view("carrier"))
     await reader.refresh()
-    assert builds.views == [[], ["route:1"], ["carrier:1", "route:2"]]
+    register(database, computed(1), computed(2))
+    await reader.refresh()
+    assert builds.views == [[], ["route:1"], ["carrier:1", "route:2"], ["carrier:1", "route:2", "logs:2"]]
 
     row = await reader.read(["route.mean_delay"], {"route": "a"}, Deadline.never())
     assert row.values

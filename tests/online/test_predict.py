@@ -48,6 +48,14 @@ async def test_a_prediction_says_what_who_why_and_what_it_cost(door: DoorUnderTe
     ]
 
 
+@pytest.mark.parametrize("state", FeatureState)
+async def test_each_state_of_a_feature_is_in_the_reply_with_its_age(door: DoorUnderTest, state: FeatureState) -> None:
+    age_s = None if state is FeatureState.MISSING else 7200.5
+    door.features.values[MEAN_DELAY] = FeatureValue(None, state, age_s)
+    reply = await door.http.post(ROUTE, json={"inputs": INPUTS})
+    assert reply.json()["features"] == {MEAN_DELAY: {"state": state.value, "age_s": age_s}}
+
+
 async def test_a_value_of_a_feature_is_never_in_a_reply(door: DoorUnderTest) -> None:
     door.features.values[MEAN_DELAY] = FeatureValue(777.125, FeatureState.PRESENT, 1.0)
     assert "777.125" not in (await door.http.post(ROUTE, json={"inputs": INPUTS})).text

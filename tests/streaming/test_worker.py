@@ -15,8 +15,8 @@ from core_engine.contracts import Path
 from core_engine.errors import BrokerUnavailable
 from core_engine.metrics import Metrics
 from core_engine.settings import RedisSettings
-from featurestore.connection import connect
 from featurestore.keys import progress_key
+from featurestore.online.connection import connect
 from streaming.events import DeadLetter, PredictionMessage
 from streaming.offsets import Partition
 from tests.featurestore.rows import PROPERTY

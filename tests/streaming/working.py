@@ -24,7 +24,7 @@ from core_engine.predictors.declaration import (
 from core_engine.predictors.predict import PredictFlow
 from featurestore.definitions import FeatureView
 from featurestore.instants import utc_now
-from featurestore.online_store import OnlineStore
+from featurestore.online.store import OnlineStore
 from featurestore.windows.plan import StoredWindow, WindowPlan
 from featurestore.windows.store import WindowStore
 from streaming.dead_letters import DeadLetters
@@ -108,7 +108,7 @@ async def window_total(client: Redis, view: FeatureView, upto: datetime, key: st
     store, plan = OnlineStore(client, [view], DAY_S), WindowPlan(view)
     for topic in {view.window.topic if view.window else TOPIC}:
         await store.windows.advance(view.name, {f"{topic}/0": upto, f"{topic}/1": upto})
-    [stored] = await store.fetch([(view, key)])
+    [stored] = (await store.fetch([(view, key)])).rows
     if stored is None:
         return None
     assert isinstance(stored, StoredWindow)

@@ -110,7 +110,7 @@ def caller(attempt_id: str = "a", second: float = 1.0, **changes: Any) -> Caller
         "version": 1,
         "rung": Rung.MODEL,
         "reason": None,
-        "feature": ReadCost(2, 1, 64, 1),
+        "feature": ReadCost(2, 1, 64, 1, cached=3),
         "caller_cpu_s": 0.25,
         "delivered_in_time": True,
         "arrived_at": at(second - 0.1),

@@ -141,6 +141,7 @@ def test_both_sides_of_an_attempt_meet_in_one_row_whichever_comes_first(tmp_path
     assert (a.predictor, c.predictor) == ("told by caller", "delay")
     for row in (a, b, c):
         assert (row.reads, row.caller_cpu_s, row.outcome, row.rows) == (2, 0.25, "scored", 1)
+        assert (row.read_hits, row.read_bytes, row.read_round_trips, row.read_cached) == (1, 64, 1, 3)
 
 
 def test_a_side_that_never_comes_is_null_and_the_row_is_there(tmp_path: Path, fresh: Engine) -> None:

@@ -36,6 +36,7 @@ class Ladder:
     predictions: FakePredictions = field(default_factory=FakePredictions)
     connect_predictions: bool = True
     tokenizer: Tokenizer | None = None
+    feature_cap_s: float = 0.015
 
     async def predict(
         self,
@@ -55,7 +56,7 @@ class Ladder:
             rungs=self.rungs,
             spool=self.spool,
             metrics=self.metrics,
-            feature_cap_s=0.015,
+            feature_cap_s=self.feature_cap_s,
             predictions=self.predictions if self.connect_predictions else None,
             tokenizer=self.tokenizer,
             clock=clock,

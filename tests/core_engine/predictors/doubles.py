@@ -16,6 +16,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from core_engine.contracts import (
+    EMPTY,
     Deadline,
     FeatureRow,
     FeatureState,
@@ -26,6 +27,7 @@ from core_engine.contracts import (
     Pool,
     ReadCost,
     Rung,
+    Scalar,
     ScoreRequest,
     ScoreResult,
     TokenDelta,
@@ -218,10 +220,14 @@ class FakeFeatures:
         self.error: HeadraceError | None = None
         self.keys: list[Mapping[str, str]] = []
         self.deadlines: list[Deadline] = []
+        self.inputs: list[Mapping[str, Scalar]] = []
 
-    async def read(self, refs: Sequence[str], keys: Mapping[str, str], deadline: Deadline) -> FeatureRow:
+    async def read(
+        self, refs: Sequence[str], keys: Mapping[str, str], deadline: Deadline, *, inputs: Mapping[str, Scalar] = EMPTY
+    ) -> FeatureRow:
         self.keys.append(keys)
         self.deadlines.append(deadline)
+        self.inputs.append(inputs)
         if self.error is not None:
             raise self.error
         if self.failure is not None:

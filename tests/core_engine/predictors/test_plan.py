@@ -121,7 +121,7 @@ def test_no_stream_writes_texts() -> None:
 
 
 def test_features_that_a_stream_feeds_are_named_and_do_not_change_the_mode(folder: FilePath) -> None:
-    features = tuple(FeatureUse(ref=ref) for ref in ("route.mean_delay", "airport.delay", "airport.flights"))
+    features = tuple(FeatureUse(ref=ref) for ref in ("route.mean_delay", "airport.delay", "airport@dest.delay"))
     predictor = delay_predictor(folder, features=features, precomputed=NIGHTLY, ladder=LOOKS_UP)
     made, plain = plan(predictor, {"airport", "elsewhere"}), plan(predictor)
     assert (made.mode, made.also) == (plain.mode, plain.also)

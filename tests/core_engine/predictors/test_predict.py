@@ -44,10 +44,6 @@ def with_feature(ladder: Ladder, **use: object) -> None:
     ladder.predictor = msgspec.structs.replace(ladder.predictor, features=(feature,))
 
 
-def found(ladder: Ladder, state: FeatureState, value: float | None = None) -> None:
-    ladder.features.values[MEAN_DELAY] = FeatureValue(value, state, 60.0 if value is not None else None)
-
-
 async def test_the_model_answers_with_all_that_it_used(ladder: Ladder) -> None:
     prediction = await ladder.predict()
 
@@ -150,40 +146,6 @@ async def test_the_precomputed_rung_misses_until_predictions_are_published(ladde
 # -- features
 
 
-@pytest.mark.parametrize(
-    ("state", "value", "rule"),
-    [
-        (FeatureState.MISSING, None, "on_missing"),
-        (FeatureState.STALE, 99.0, "on_stale"),
-        (FeatureState.NULL, None, "on_null"),
-    ],
-)
-async def test_each_state_follows_its_declaration(
-    ladder: Ladder, state: FeatureState, value: float | None, rule: str
-) -> None:
-    found(ladder, state, value)
-
-    with_feature(ladder, **{rule: OnState.USE})
-    assert (await ladder.predict()).rung is Rung.MODEL
-    assert ladder.engine.scored_vector()[2] == pytest.approx(math.nan if value is None else value, nan_ok=True)
-
-    with_feature(ladder, **{rule: OnState.DEFAULT}, default=7.0)
-    prediction = await ladder.predict()
-    assert prediction.rung is Rung.MODEL
-    assert ladder.engine.scored_vector()[2] == 7.0
-    assert prediction.feature_states == {MEAN_DELAY: state}
-
-    with_feature(ladder, **{rule: OnState.NEXT_RUNG})
-    prediction = await ladder.predict()
-    assert (prediction.rung, prediction.reason) == (Rung.STUDENT, Reason.FEATURE_STATE)
-    assert prediction.detail == f"model: {MEAN_DELAY} is {state}"
-
-    with_feature(ladder, **{rule: OnState.REFUSE})
-    prediction = await ladder.predict()
-    assert (prediction.rung, prediction.value, prediction.reason) == (Rung.NONE, None, Reason.FEATURE_STATE)
-    assert prediction.detail == f"model: {MEAN_DELAY} is {state}"
-
-
 async def test_a_store_that_is_away_is_missing_values_and_no_error(ladder: Ladder) -> None:
     ladder.features.failure = "store_unavailable"
     prediction = await ladder.predict()
@@ -258,9 +220,9 @@ async def test_a_budget_used_up_by_the_features_skips_the_model_and_says_so(ladd
     deadline = Deadline(100.050, lambda: now[0])
     read = ladder.features.read
 
-    async def slow(*args: object) -> object:
+    async def slow(*args: object, **inputs: object) -> object:
         now[0] += 0.046
-        return await read(*args)  # type: ignore[arg-type]
+        return await read(*args, **inputs)  # type: ignore[arg-type]
 
     ladder.features.read = slow  # type: ignore[method-assign, assignment]
     prediction = await ladder.predict(deadline=deadline, clock=lambda: now[0])
@@ -303,9 +265,9 @@ async def test_there_is_always_an_answer_and_no_late_request_reaches_the_engine(
     deadline = Deadline(now[0] + budget_s, lambda: now[0])
     read = type(ladder.features).read
 
-    async def reading(*args: object) -> object:
+    async def reading(*args: object, **inputs: object) -> object:
         now[0] += spent_s
-        return await read(ladder.features, *args)  # type: ignore[arg-type]
+        return await read(ladder.features, *args, **inputs)  # type: ignore[arg-type]
 
     ladder.features.read = reading  # type: ignore[method-assign, assignment]
     predictor = delay_predictor(ladder.folder, reserve_ms=reserve_ms, fail_open=fail_open)

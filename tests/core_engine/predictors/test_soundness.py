@@ -52,6 +52,7 @@ def test_sound_declarations_pass(tmp_path: Path) -> None:
         ({"columns": (Column(name="c", kind=ColumnKind.CATEGORY, source="origin"),)}, "lists no values"),
         ({"features": (FeatureUse(ref="nodot"),)}, "must be written view.feature"),
         ({"inputs": (InputField(name="a.b", kind=InputKind.INT),)}, "must not contain a dot"),
+        ({"features": (FeatureUse(ref="weather@dest.wind"),)}, "'dest', which is no entity of the predictor"),
         ({"features": (FeatureUse(ref=MEAN_DELAY, on_null=OnState.DEFAULT),)}, "declares none"),
         ({"budget_ms": 0.0}, "budget_ms must be positive"),
         ({"reserve_ms": -1.0}, "not negative"),

@@ -14,7 +14,7 @@ from core_engine.errors import ConfigurationError
 from examples.flights.data import FlightData
 from examples.flights.features import TILES, WINDOWS, TrailingWindow, build_history, feature_views
 from featurestore.definitions import FeatureView
-from featurestore.offline_store import OfflineStore
+from featurestore.offline.store import OfflineStore
 
 HOUR = timedelta(hours=1)
 WINDOW_BY_VIEW = {window.view: window for window in WINDOWS}

@@ -13,7 +13,7 @@ import pytest
 from examples.flights.data import FlightData, RawTables, connect, normalise
 from examples.flights.features import build_history, feature_views, write_history
 from examples.flights.training import REFS, known_rows
-from featurestore.offline_store import STATE_SUFFIX
+from featurestore.offline.store import STATE_SUFFIX
 
 # From 1 February to 20 March: a blizzard (8 February), and the change of clocks (10 March).
 INSTANTS = [

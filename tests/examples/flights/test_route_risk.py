@@ -15,6 +15,7 @@ import zmq
 import zmq.asyncio
 
 from core_engine.contracts import (
+    EMPTY,
     Deadline,
     FeatureRow,
     FeatureState,
@@ -151,7 +152,9 @@ class Known:
     def __init__(self, values: Mapping[str, float]) -> None:
         self._values = values
 
-    async def read(self, refs: Sequence[str], keys: Mapping[str, str], deadline: Deadline) -> FeatureRow:
+    async def read(
+        self, refs: Sequence[str], keys: Mapping[str, str], deadline: Deadline, *, inputs: Mapping[str, Scalar] = EMPTY
+    ) -> FeatureRow:
         assert keys == {"route": "JFK-LAX", "carrier": "UA", "airport": "JFK"}
         return FeatureRow({ref: FeatureValue(self._values[ref], FeatureState.PRESENT) for ref in refs})
 

@@ -24,7 +24,7 @@ from examples.flights.route_risk import route_risk
 from examples.flights.training import REFS
 from examples.flights.upcoming import upcoming_flights
 from featurestore.definitions import FeatureView
-from featurestore.offline_store import STATE_SUFFIX, OfflineStore
+from featurestore.offline.store import STATE_SUFFIX, OfflineStore
 
 START = datetime(2026, 12, 28, 0, 40, tzinfo=UTC)
 INSTANTS = [START + timedelta(hours=17 * i) for i in range(10)]

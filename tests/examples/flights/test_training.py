@@ -26,7 +26,7 @@ from examples.flights.training import (
     local_days,
 )
 from featurestore.definitions import FeatureView
-from featurestore.offline_store import STATE_SUFFIX
+from featurestore.offline.store import STATE_SUFFIX
 
 LAST_OF_JANUARY = np.datetime64("2013-01-31")
 

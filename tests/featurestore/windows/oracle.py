@@ -18,9 +18,9 @@ from featurestore.definitions import (
     Window,
 )
 from featurestore.instants import from_us
+from featurestore.windows.batches import WindowEvent
 from featurestore.windows.plan import WindowPlan
 from featurestore.windows.state import Applied
-from featurestore.windows.store import WindowEvent
 
 TILE_S, NUM_TILES, GRACE_S, TTL_S = 10, 3, 20, 30.0
 ORIGIN = datetime.fromisoformat("2026-11-30T12:00:00+00:00")
@@ -66,20 +66,24 @@ def at(seconds: float) -> datetime:
 
 @dataclass(frozen=True)
 class Departure:
-    """An event as a test writes it: when, how late, and where it stands in which log."""
+    """An event as a test writes it: when, how late, and where it stands in which log, which says by which plane."""
 
     seconds: float
-    delay: int
+    delay: float
     offset: int
     source: str = "departures/0"
     origin: str = "JFK"
+
+    @property
+    def plane(self) -> str:
+        return f"N{self.offset % 7}"
 
     @property
     def coordinates(self) -> tuple[str, int]:
         return self.source, self.offset
 
     def to(self, plan: WindowPlan) -> WindowEvent:
-        fields = {"origin": self.origin, "delay": self.delay}
+        fields = {"origin": self.origin, "delay": self.delay, "plane": self.plane}
         return WindowEvent(
             plan.view.name, plan.key_of(fields), at(self.seconds), plan.amounts(fields), self.source, self.offset
         )

@@ -9,10 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core_engine.errors import ConfigurationError, InvalidRequest
+from core_engine.errors import InvalidRequest
 from featurestore.definitions import Aggregate, AggregateKind, FeatureView
-from featurestore.windows.plan import MILLION, StoredWindow, Tile, WindowPlan, tile_view
+from featurestore.windows.known_tiles import tile_view
+from featurestore.windows.plan import StoredWindow, WindowPlan
+from featurestore.windows.tile import MILLION, Tile
 from tests.featurestore.rows import PROPERTY
+from tests.featurestore.windows.kinds import AGGREGATES, kinds_view
 from tests.featurestore.windows.oracle import TILE_S, window_view
 
 PLAN = WindowPlan(window_view())
@@ -40,7 +43,7 @@ def test_amounts_are_whole_millionths(delay: float, amounts: tuple[int, ...]) ->
     assert PLAN.amounts({"delay": delay}) == amounts
 
 
-@pytest.mark.parametrize("delay", [None, "5", True, float("nan"), float("inf"), 1e10, [1]])
+@pytest.mark.parametrize("delay", [None, "5", True, float("nan"), float("inf"), 1e10, 10**400, [1]])
 def test_a_field_that_is_no_number_is_refused_by_name(delay: Any) -> None:
     with pytest.raises(InvalidRequest, match="event field 'delay'") as refused:
         PLAN.amounts({"delay": delay})
@@ -68,39 +71,50 @@ def test_what_is_no_longer_kept_is_null_not_a_wrong_number() -> None:
     assert older.values == [None, None, None, None]
 
 
-def changed(**changes: Any) -> FeatureView:
-    view = window_view()
-    assert view.window is not None
-    return msgspec.structs.replace(view, window=msgspec.structs.replace(view.window, **changes))
+@PROPERTY
+@given(st.integers(-(10**12), 10**12), st.integers(1, 30))
+def test_a_tumbling_window_ends_with_the_last_tile_that_its_length_divides(tick: int, num_tiles: int) -> None:
+    plan = WindowPlan(kinds_view(num_tiles=num_tiles, tumbling=True))
+    last = plan.last_tile(tick)
+    assert last <= tick < last + num_tiles
+    assert last % num_tiles == 0
+    assert WindowPlan(kinds_view(num_tiles=num_tiles)).last_tile(tick) == tick
 
 
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"aggregates": ()}, "no aggregate of its window makes 'mean_delay'"),
-        ({"tile_s": 0}, "tile_s and num_tiles of at least 1"),
-        ({"num_tiles": 0}, "tile_s and num_tiles of at least 1"),
-        ({"key": ()}, "a key"),
-        ({"grace_s": -1}, "grace_s >= 0"),
-    ],
-)
-def test_a_window_that_does_not_hang_together_is_refused(changes: dict[str, Any], says: str) -> None:
-    with pytest.raises(ConfigurationError, match=says):
-        changed(**changes)
+def test_an_empty_window_has_counts_and_sums_of_0_no_newest_and_null_for_all_else() -> None:
+    plan = WindowPlan(kinds_view())
+    row = plan.row_at(StoredWindow({}, 100, 100 * plan.tile_us), 10**12)
+    assert row is not None
+    found = dict(zip((aggregate.feature for aggregate in AGGREGATES), row.values, strict=True))
+    assert {name: value for name, value in found.items() if value is not None} == {
+        "flights": 0, "total": 0.0, "newest": [], "newest_late": [], "planes": 0,
+    }  # fmt: skip
 
 
-def test_an_aggregate_without_a_feature_or_of_another_type_is_refused() -> None:
+def test_what_several_aggregates_need_is_kept_once() -> None:
+    names = [content.name for content in WindowPlan(kinds_view()).contents]
+    assert names == [
+        *("delay", "delay>=15", "delay:min", "delay:max", "delay:squares"),
+        *("delay:newest", "delay>=15:newest", "plane:distinct", "delay:quantiles"),
+    ]
     window = window_view().window
     assert window is not None
-    more = (*window.aggregates, Aggregate(feature="lost", kind=AggregateKind.COUNT))
-    with pytest.raises(ConfigurationError, match=r"its schema lacks \['lost'\]"):
-        changed(aggregates=more)
-    counted = tuple(
-        Aggregate(feature=a.feature, kind=AggregateKind.COUNT) if a.feature == "mean_delay" else a
-        for a in window.aggregates
-    )
-    with pytest.raises(ConfigurationError, match="'mean_delay' must be an int64 count"):
-        changed(aggregates=counted)
+    two = (*window.aggregates, Aggregate(feature="a", kind=AggregateKind.LAST, of="delay", size=2))
+    three = (*two, Aggregate(feature="b", kind=AggregateKind.LAST, of="delay", size=7))
+    sizes = [content.size for content in WindowPlan(kinds_view(three)).contents]
+    assert sizes == [0, 0, 7], "as many of the newest as the one that wants most"
+
+
+@pytest.mark.parametrize(("plane", "text"), [("N1", "N1"), ("", ""), (5, "5"), (5.0, "5"), (0.5, "0.5")])
+def test_distinct_takes_texts_and_numbers_by_their_text(plane: Any, text: str) -> None:
+    plan = WindowPlan(kinds_view())
+    assert plan.amounts({"delay": 1, "plane": plane})[2] == text
+
+
+@pytest.mark.parametrize("plane", [None, True, float("nan"), ["N1"], {}, "half a pair \ud800"])
+def test_distinct_refuses_what_is_neither(plane: Any) -> None:
+    with pytest.raises(InvalidRequest, match=r"event field 'plane' = .*: expected a text, or a number"):
+        WindowPlan(kinds_view()).amounts({"delay": 1, "plane": plane})
 
 
 def test_a_declaration_survives_its_json() -> None:

@@ -16,12 +16,12 @@ from redis.asyncio import Redis
 from core_engine.contracts import Deadline, FeatureState, ReadCost
 from core_engine.errors import ConfigurationError, StoreUnavailable
 from core_engine.settings import RedisSettings
-from featurestore.connection import connect
 from featurestore.definitions import FeatureView
 from featurestore.keys import applied_key, window_key
 from featurestore.materialize import materialize
-from featurestore.online_store import OnlineStore, StoredPayload
-from featurestore.readers import OnlineFeatureReader
+from featurestore.online.connection import connect
+from featurestore.online.reader import OnlineFeatureReader
+from featurestore.online.store import OnlineStore
 from featurestore.windows.plan import StoredWindow, WindowPlan, WindowRow
 from featurestore.windows.state import Applied
 from featurestore.windows.store import WindowStore
@@ -57,8 +57,8 @@ class Kept:
         return await self.windows.apply([event.to(self.plan) for event in events])
 
     async def stored(self, key: str = "JFK") -> StoredWindow | None:
-        [found] = await self.store.fetch([(self.view, key)])
-        assert not isinstance(found, StoredPayload)
+        [found] = (await self.store.fetch([(self.view, key)])).rows
+        assert found is None or isinstance(found, StoredWindow)
         return found
 
     async def row(self, now_s: float, key: str = "JFK") -> WindowRow | None:
@@ -179,15 +179,16 @@ async def test_what_no_reader_looks_at_is_dropped(client: Redis, kept: Kept) -> 
     for i in range(200):
         await kept.apply(Departure(i * 10, 1, i))
     names = [bytes(name) async for name, _ in client.hscan_iter(window_key(kept.view, "JFK"))]
-    tiles = {int(name[2:]) for name in names if name.startswith(b"n:")}
+    tiles = {int(name[2:]) for name in names if name.startswith(b"t:")}
     assert len(tiles) == kept.plan.kept_tiles
-    assert await client.hlen(applied_key(kept.view, "JFK")) == kept.plan.kept_tiles
+    coordinates = [key async for key in client.scan_iter(f"{applied_key(kept.view, 'JFK')}:*")]
+    assert len(coordinates) == kept.plan.kept_tiles
     assert await kept.apply(Departure(0, 1, 0)) == [E], "delivered again after its tile has gone"
 
 
 async def test_sums_are_exact_where_doubles_would_not_be(kept: Kept) -> None:
     delays = [0.1, 0.2, 0.3, 1e9, -1e9, 0.000001]
-    events = [Departure(1, delay, i) for i, delay in enumerate(delays)]  # type: ignore[arg-type]
+    events = [Departure(1, delay, i) for i, delay in enumerate(delays)]
     await kept.apply(*events)
     await kept.windows.advance(kept.view.name, {"departures/0": at(10)})
     found = await kept.value(10)
@@ -266,8 +267,14 @@ async def test_a_history_of_tiles_that_does_not_fit_is_refused(client: Redis, tm
         tmp_path / "lacks.parquet", {"entity_key": ["a"], "event_time": [at(10)], "created_time": [at(10)]}
     )
     lacking = Kept(client, window_view(path))
-    with pytest.raises(ConfigurationError, match=r"lacks \['events', 'delay', 'delay>=15'\]"):
+    with pytest.raises(ConfigurationError, match="lacks column 'events'"):
         await materialize(lacking.view, lacking.store, at(20))
+    empty = Kept(client, history(tmp_path, [("JFK", 10, 10, 0, 0.0, 0.0)]))
+    with pytest.raises(ConfigurationError, match="a tile of entity 'JFK' in its history has 0 events"):
+        await materialize(empty.view, empty.store, at(20))
+    nan = Kept(client, history(tmp_path, [("JFK", 10, 10, 2, math.nan, 0.0)]))
+    with pytest.raises(ConfigurationError, match=r"column delay of row 0 \(entity 'JFK'\) is NaN"):
+        await materialize(nan.view, nan.store, at(20))
     nowhere = Kept(client, window_view("nowhere"))
     with pytest.raises(ConfigurationError, match="does not exist"):
         await materialize(nowhere.view, nowhere.store, at(20))

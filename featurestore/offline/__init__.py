@@ -1,0 +1,1 @@
+"""The offline store: history in Parquet, joined as it was known at each row's instant."""

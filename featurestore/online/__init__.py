@@ -1,0 +1,1 @@
+"""The online store: feature rows in Redis, read in one round trip."""
