@@ -28,7 +28,7 @@ from core_engine.settings import EngineSettings, PoolSettings
 from headrace.engine import build_engine
 from headrace.machine import machine
 
-BATCHES, QUICK_BATCHES = (1, 2, 4, 8, 16, 32), (1, 8, 32)
+BATCHES, QUICK_BATCHES = (1, 2, 4, 8, 16, 32), (1, 8)
 ACCEPTANCES = (0.2, 0.5, 0.8)
 FIXED = (1, 2, 4)
 MAX_TOKENS = 8  # of an adaptive draft
