@@ -20,7 +20,6 @@ from core_engine.contracts import (
     FinishReason,
     GenerateRequest,
     Path,
-    Pool,
     Prediction,
     PredictRequest,
     ReadCost,
@@ -36,7 +35,7 @@ from core_engine.llm.client import EngineClient
 from core_engine.llm.text import generate_text
 from core_engine.llm.tokenizer import Tokenizer
 from core_engine.predictors.climb import reason_of
-from core_engine.predictors.declaration import LMGenerate, Objective, Predictor
+from core_engine.predictors.declaration import LMGenerate, Predictor
 from core_engine.predictors.inputs import check_inputs, lookup_key
 from core_engine.predictors.predict import PredictFlow
 from core_engine.predictors.prompt import conversation
@@ -160,7 +159,7 @@ class Writing:
             prompt_token_ids=tuple(prompt),
             sampling=SamplingParams(max_tokens=model.max_tokens),
             deadline=Deadline.never(),
-            pool=Pool.INTERACTIVE if predictor.objective is Objective.LATENCY else Pool.BULK,
+            pool=predictor.pool,
             predictor=predictor.name,
             version=predictor.version,
             path=Path.BATCH,

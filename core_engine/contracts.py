@@ -105,7 +105,7 @@ class ReadCost:
     """What one feature read cost: hashes asked for, hashes found, payload bytes, network round trips.
 
     `cached` are the hashes that this process's cache answered; they are in no other count. In a cluster each node that
-    was asked is a round trip.
+    was asked is a round trip. `hedges` are the round trips that asked a second time because the first was slow.
     """
 
     reads: int = 0
@@ -113,6 +113,7 @@ class ReadCost:
     bytes: int = 0
     round_trips: int = 0
     cached: int = 0
+    hedges: int = 0
 
     def __add__(self, other: ReadCost) -> ReadCost:
         return ReadCost(
@@ -121,6 +122,7 @@ class ReadCost:
             self.bytes + other.bytes,
             self.round_trips + other.round_trips,
             self.cached + other.cached,
+            self.hedges + other.hedges,
         )
 
 
@@ -146,11 +148,12 @@ def entity_key(*parts: str | int) -> str:
 
 
 class Path(enum.StrEnum):
-    """The door through which an attempt came."""
+    """The door through which an attempt came; `shadow`: none, a version scored what another had answered."""
 
     ONLINE = "online"
     BATCH = "batch"
     STREAM = "stream"
+    SHADOW = "shadow"
 
 
 class Pool(enum.StrEnum):
@@ -181,6 +184,9 @@ class Reason(enum.StrEnum):
     PRECOMPUTED_TOO_OLD = "precomputed_too_old"
     STORE_UNAVAILABLE = "store_unavailable"
     NO_RUNG = "no_rung"
+    SLOW_READER = "slow_reader"  # of a stream that was ended: its client did not read
+    OVERLOADED = "overloaded"  # the door's own work is at its limit
+    BREAKER_OPEN = "breaker_open"  # nothing came back of late, so that nobody asks for a while
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +211,11 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class StageTimes:
-    """Milliseconds by stage of one prediction; `overran` names the stage that used up the budget, if any did."""
+    """Milliseconds by stage of one prediction; `overran` names the stage that used up the budget, if any did.
+
+    `auth_ms` is everything before the ladder (key, quota, body), `serialise_ms` the reply's bytes: a door knows them.
+    `queue_ms` is all of the model's wait that was not the device, `fallback_ms` the time after the model had missed.
+    """
 
     features_ms: float = 0.0
     queue_ms: float = 0.0
@@ -213,11 +223,29 @@ class StageTimes:
     fallback_ms: float = 0.0
     total_ms: float = 0.0
     overran: str | None = None
+    auth_ms: float = 0.0
+    serialise_ms: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StageBudget:
+    """Milliseconds that each stage of one prediction was allowed; None: as long as it takes, or never asked.
+
+    Each had the smaller of its own cap and what was left at its start, less what is kept for the stages after it.
+    """
+
+    total_ms: float | None = None
+    features_ms: float | None = None
+    model_ms: float | None = None
+    reserve_ms: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class PredictRequest:
-    """One prediction asked of one predictor. The server mints `attempt_id`; `delivery_key` is the client's own."""
+    """One prediction asked of one predictor. The server mints `attempt_id`; `delivery_key` is the client's own.
+
+    `rungs`, where any are named, are the only ones of the ladder that may answer: for tests and benchmarks.
+    """
 
     predictor: str
     inputs: Mapping[str, Scalar]
@@ -227,6 +255,15 @@ class PredictRequest:
     path: Path = Path.ONLINE
     alias: str = "live"
     delivery_key: str | None = None
+    rungs: tuple[Rung, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Of a precomputed answer: the generation that holds it, and how old that is."""
+
+    generation: str
+    age_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +271,7 @@ class Prediction:
     """The answer, which rung gave it, and why no rung above it did (`reason`; None on the model rung).
 
     `feature_failure` says why no feature could be read, where none could: the answer may still be the model's.
+    `stored` is that of the precomputed rung's answer.
     """
 
     predictor: str
@@ -248,6 +286,8 @@ class Prediction:
     stages: StageTimes
     usage: Usage
     feature_failure: str | None = None
+    budget: StageBudget = StageBudget()
+    stored: Stored | None = None
 
     @property
     def degraded(self) -> bool:

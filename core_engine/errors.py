@@ -7,11 +7,16 @@ HeadraceError
 │   ├── UnknownName           404: a predictor, model, version or alias that does not exist
 │   ├── PromptTooLong         400: prompt + max_tokens over the context length
 │   └── BodyTooLarge          413
+├── AccessDenied              who asks may not
+│   ├── Unauthenticated       401: no key, or none of ours
+│   └── Forbidden             403: a key that was revoked or has expired, or not for this
+├── QuotaExceeded             429, retryable: a tenant's own limit; says when there is room again
 └── Unavailable               retryable: the platform cannot do it now
     ├── EngineUnavailable     no engine, or it was lost with the request in it
     ├── EngineRefused         queue full, or the deadline cannot be met
     ├── DeadlineExceeded      the caller's own timer went off
     ├── StoreUnavailable      Redis away
+    │   ├── StoreBreakerOpen  it has not answered of late and is not asked for a moment
     │   ├── StoreFull         it has no memory left to write
     │   └── StoreReadOnly     a replica, which takes no writes
     └── BrokerUnavailable     Kafka away, or it takes no records
@@ -66,6 +71,35 @@ class BodyTooLarge(InvalidRequest):
     code = "body_too_large"
 
 
+class AccessDenied(HeadraceError):
+    """Never holds the key that was sent: messages end up in replies and logs."""
+
+    status = 403
+    code = "forbidden"
+
+
+class Unauthenticated(AccessDenied):
+    status = 401
+    code = "invalid_api_key"
+
+
+class Forbidden(AccessDenied):
+    pass
+
+
+class QuotaExceeded(HeadraceError):
+    """`quota` is the limit that was met: requests, tokens or streams; it has room again after `retry_after_s`."""
+
+    status = 429
+    retryable = True
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, *, quota: str, retry_after_s: float):
+        super().__init__(message)
+        self.quota = quota
+        self.retry_after_s = retry_after_s
+
+
 class Unavailable(HeadraceError):
     status = 503
     retryable = True
@@ -87,6 +121,10 @@ class DeadlineExceeded(Unavailable):
 
 class StoreUnavailable(Unavailable):
     code = "store_unavailable"
+
+
+class StoreBreakerOpen(StoreUnavailable):
+    code = "breaker_open"
 
 
 class StoreFull(StoreUnavailable):

@@ -19,6 +19,7 @@ LATENCY_S = (
     *(0.0005, 0.001, 0.0015, 0.002, 0.003, 0.004, 0.005, 0.006, 0.008),  # where a scorer and a decode step are
     *(0.01, 0.015, 0.02, 0.03, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0),
 )
+DIFFERENCES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)  # of two scores, absolute
 
 
 class Metrics:
@@ -32,17 +33,48 @@ class Metrics:
             "headrace_http_requests", "HTTP requests by route and status.", ["route", "status"], registry=r
         )
         self.http_in_flight = Gauge("headrace_http_requests_in_flight", "HTTP requests being answered.", registry=r)
+        self.access = Counter(
+            "headrace_access",
+            "Requests by tenant (none: not known) and what was decided: allowed, or the quota or fault that refused.",
+            ["tenant", "outcome"],
+            registry=r,
+        )
+        self.connections_cut = Counter(
+            "headrace_connections_cut",
+            "Connections ended by the door, by what their client did: slow_head, large_head, slow_reader.",
+            ["reason"],
+            registry=r,
+        )
         self.predictions = Counter(
             "headrace_predictions",
-            "Predictions by rung that answered and the reason that no rung above it did.",
-            ["predictor", "rung", "reason"],
+            "Predictions by version and rung that answered, and the reason that no rung above it did.",
+            ["predictor", "version", "rung", "reason"],
             registry=r,
         )
         self.prediction_latency = Histogram(
             "headrace_prediction_latency_seconds",
             "Arrival to answer of one prediction.",
-            ["predictor", "rung"],
+            ["predictor", "version", "rung"],
             buckets=LATENCY_S,
+            registry=r,
+        )
+        self.shadow_requests = Counter(
+            "headrace_shadow_requests",
+            "Answers of live that a shadow version was to score again, by what became of that.",
+            ["predictor", "version", "outcome"],
+            registry=r,
+        )
+        self.shadow_difference = Histogram(
+            "headrace_shadow_absolute_difference",
+            "Between the score of a shadow version and that of live, per request that both models scored.",
+            ["predictor", "version"],
+            buckets=DIFFERENCES,
+            registry=r,
+        )
+        self.shadow_disagreements = Counter(
+            "headrace_shadow_disagreements",
+            "Of these requests, those that the two decide differently at their thresholds.",
+            ["predictor", "version"],
             registry=r,
         )
         self.stage_latency = Histogram(
@@ -60,6 +92,26 @@ class Metrics:
         )
         self.feature_cached_reads = Counter(
             "headrace_feature_cached_reads", "Stored rows that this process's cache answered.", registry=r
+        )
+        self.feature_hedges = Counter(
+            "headrace_feature_hedged_reads", "Reads of the online store that were slow and asked twice.", registry=r
+        )
+        self.predict_limit = Gauge(
+            "headrace_predict_limit",
+            "Predictions of a predictor that may be on their way to the model at once.",
+            registry=r,
+        )
+        self.predict_places = Gauge(
+            "headrace_predict_places",
+            "Predictions by what they do: held a place, waiting for one.",
+            ["state"],
+            registry=r,
+        )
+        self.breaker_state = Gauge(
+            "headrace_breaker_state",
+            "Circuit breaker by dependency: 0 closed, 1 a probe is on its way, 2 open.",
+            ["dependency"],
+            registry=r,
         )
         self.feature_view_reads = Counter(
             "headrace_feature_view_reads",
@@ -134,8 +186,9 @@ class Metrics:
     def predicted(self, prediction: Prediction) -> None:
         """Count one prediction: its rung and reason, its stages, and the states of its features."""
         name, rung, stages = prediction.predictor, prediction.rung, prediction.stages
-        self.predictions.labels(name, rung, prediction.reason or "").inc()
-        self.prediction_latency.labels(name, rung).observe(stages.total_ms / 1e3)
+        version = str(prediction.version)
+        self.predictions.labels(name, version, rung, prediction.reason or "").inc()
+        self.prediction_latency.labels(name, version, rung).observe(stages.total_ms / 1e3)
         for stage in ("features", "queue", "model", "fallback"):
             if elapsed_ms := getattr(stages, f"{stage}_ms"):
                 self.stage_latency.labels(name, stage).observe(elapsed_ms / 1e3)
@@ -143,6 +196,8 @@ class Metrics:
             self.feature_values.labels(name, state).inc(num_values)
         self.feature_bytes.inc(prediction.usage.feature.bytes)
         self.feature_cached_reads.inc(prediction.usage.feature.cached)
+        if hedges := prediction.usage.feature.hedges:
+            self.feature_hedges.inc(hedges)
 
     def render(self) -> bytes:
         """The exposition text of every series."""

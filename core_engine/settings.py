@@ -31,6 +31,20 @@ class HttpSettings(Section):
     max_body_bytes: int = Field(1 << 20, ge=1024)
     max_streams: int = Field(256, ge=1)
     drain_s: float = Field(10.0, gt=0)
+    allow_anonymous: Literal["loopback", "always", "never"] = "loopback"  # where a request needs no API key
+    max_header_bytes: int = Field(32 << 10, ge=1024)
+    max_prompt_chars: int = Field(256 << 10, ge=1)  # refused before anything is tokenised
+    head_timeout_s: float = Field(10.0, gt=0)  # for a request's headers to arrive
+    body_timeout_s: float = Field(10.0, gt=0)  # for its body
+    slow_reader_s: float = Field(10.0, gt=0)  # a reply that waits so long for its reader is ended
+
+
+class QuotaSettings(Section):
+    """What a tenant may take that has no quota of its own (`headrace tenants set`); None: no limit."""
+
+    requests_per_s: float | None = Field(None, gt=0)
+    tokens_per_minute: int | None = Field(None, ge=1)  # of generations: prompt and completion
+    streams: int | None = Field(None, ge=1)  # generations at once
 
 
 class RedisSettings(Section):
@@ -106,8 +120,8 @@ class EngineSettings(Section):
     lease_s: float = Field(5.0, gt=0)  # a client that says nothing for so long loses what it has in the engine
     drain_s: float = Field(10.0, gt=0)  # how long a stopping engine works on what it holds
     restarts: RestartCounts = RestartCounts()
-    max_ttft_slowdown: float = Field(5.0, ge=1)  # of an unloaded request's time: what bulk beside it may cost
-    max_tpot_slowdown: float = Field(2.0, ge=1)
+    max_ttft_slowdown: float = Field(2.0, ge=1)  # of an unloaded request's time: what others beside it may cost
+    max_tpot_slowdown: float = Field(4.0, ge=1)
     tenant_weights: dict[str, float] = Field(default_factory=dict)  # JSON; a tenant's share beside the others' 1
     prefix_cache: bool = True
     speculation: Literal["off", "prompt_lookup", "draft_model"] = "off"
@@ -155,6 +169,7 @@ class Settings(BaseSettings):
     state_dir: Path = Path(".headrace")
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     http: HttpSettings = HttpSettings()
+    quotas: QuotaSettings = QuotaSettings()
     redis: RedisSettings = RedisSettings()
     kafka: KafkaSettings = KafkaSettings()
     database: DatabaseSettings = DatabaseSettings()

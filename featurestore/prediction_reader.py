@@ -9,6 +9,7 @@ import asyncio
 
 import msgspec
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
 from core_engine.contracts import Deadline, ReadCost
 from core_engine.errors import DeadlineExceeded
@@ -16,7 +17,8 @@ from core_engine.readers import StoredPrediction
 from featurestore.codec import UnreadablePayload
 from featurestore.generations import SEAL_FIELD, decode_seal, decode_value, generation_key, pointer_key
 from featurestore.instants import Clock, from_us, utc_now
-from featurestore.online.server_functions import pipelined
+from featurestore.online.connection import links_of
+from featurestore.online.server_functions import refusal
 
 
 class OnlinePredictionReader:
@@ -87,7 +89,9 @@ class PinnedPredictions:
         return await self._hmget(generation_key(self._predictor, generation), SEAL_FIELD, entity.encode())
 
     async def _hmget(self, key: str, *fields: bytes) -> list[bytes | None]:
-        (reply,) = await pipelined(self._client, [("HMGET", key, *fields)])
+        (reply,) = (await links_of(self._client).reads.ask([("HMGET", key, *fields)])).replies
+        if isinstance(reply, ResponseError):
+            raise refusal(reply)
         return list(reply)
 
     def _stored(self, seal: bytes, value: bytes, pins: int) -> StoredPrediction:

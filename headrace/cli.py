@@ -8,22 +8,20 @@ from __future__ import annotations
 import enum
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from core_engine.errors import HeadraceError
 from core_engine.llm.openmp import spin_briefly
+from headrace.bench_serve_cli import serve
+from headrace.diagnose_cli import diagnose
 from headrace.features_cli import features
+from headrace.keys_cli import keys, tenants
+from headrace.predictors_cli import predictors
 from kernels.cpu.isa import Level
 
-if TYPE_CHECKING:
-    from sqlalchemy import Engine
-
-    from core_engine.predictors.registry import Registry
-
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-predictors = typer.Typer(no_args_is_help=True, help="List predictors; point their aliases at versions.")
 app.add_typer(predictors, name="predictors")
 stream = typer.Typer(no_args_is_help=True, help="Score events as they happen.")
 app.add_typer(stream, name="stream")
@@ -33,9 +31,13 @@ RESUMABLE = 75  # EX_TEMPFAIL of sysexits.h: the same command goes on where this
 cost = typer.Typer(no_args_is_help=True, help="Load usage facts into the ledger; report what they cost.")
 app.add_typer(cost, name="cost")
 app.add_typer(features, name="features")
+app.add_typer(keys, name="keys")
+app.add_typer(tenants, name="tenants")
 
 bench = typer.Typer(no_args_is_help=True, help="Measure this machine.")
 app.add_typer(bench, name="bench")
+bench.command("serve")(serve)
+app.command("diagnose")(diagnose)
 kernels = typer.Typer(no_args_is_help=True, help="Build the C++ kernels ahead of time; show what would be used.")
 app.add_typer(kernels, name="kernels")
 
@@ -141,28 +143,6 @@ def create_topic(
 
     create_topics(load_settings().kafka, dict.fromkeys(names, partitions))
     print(*names, sep="\n")
-
-
-@predictors.command("list")
-def list_predictors() -> None:
-    """Every registered version and the aliases that point at it."""
-    view = _registry().view()
-    for name, version in sorted(view.versions):
-        aliases = sorted(alias for (owner, alias), target in view.aliases.items() if (owner, target) == (name, version))
-        print(f"{name}:{version}", *aliases, sep="\t")
-
-
-@predictors.command("alias")
-def set_alias(name: str, alias: str, version: int) -> None:
-    """Point ALIAS of predictor NAME at VERSION; running doors follow within a second."""
-    from headrace.feature_checks import check_features
-
-    database, registry = _database(), _registry()
-    predictor = registry.view().versions.get((name, version))
-    if predictor is not None:  # set_alias says what is known
-        check_features(database, predictor)
-    registry.set_alias(name, alias, version)
-    print(f"{name}: {alias} -> {version}")
 
 
 @app.command("plan")
@@ -379,22 +359,6 @@ def report_costs(
         show(made, Console())
     if not made.closes:
         sys.exit(1)
-
-
-def _registry() -> Registry:
-    from core_engine.predictors.registry import Registry
-
-    return Registry(_database())
-
-
-def _database() -> Engine:
-    from core_engine.predictors.tables import open_database
-    from core_engine.settings import load_settings
-    from headrace.migrations import upgrade
-
-    url = load_settings().database_url
-    upgrade(url)
-    return open_database(url)
 
 
 def main() -> None:

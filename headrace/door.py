@@ -21,35 +21,47 @@ from redis.asyncio import Redis
 from redis.exceptions import RedisError
 from sqlalchemy import Engine
 
+from core_engine.breaker import Breaker
+from core_engine.contracts import Deadline
 from core_engine.costs.spool import Spool
 from core_engine.errors import ConfigurationError
+from core_engine.gradient_limit import GradientLimit
 from core_engine.llm.client import EngineClient
 from core_engine.llm.tokenizer import Tokenizer
 from core_engine.metrics import Metrics
 from core_engine.predictors.catalogue import Catalogue
+from core_engine.predictors.places import Places
 from core_engine.predictors.predict import PredictFlow
-from core_engine.predictors.registry import Registry
+from core_engine.predictors.registry import Registry, RegistryView
 from core_engine.predictors.rungs import RungCache
+from core_engine.predictors.shadow import ShadowTraffic
 from core_engine.predictors.system_prompt import SystemPrompts
 from core_engine.predictors.tables import open_database
 from core_engine.settings import HttpSettings, Settings
-from featurestore.online.connection import connect
+from featurestore.online.connection import ReadGuard, connect
 from featurestore.prediction_reader import OnlinePredictionReader
 from headrace.consistency_gauges import ConsistencyGauges
+from headrace.door_access import access, is_loopback
+from headrace.door_protection import show_protection
 from headrace.feature_readers import FeatureReaders
 from headrace.heap import settle
 from headrace.logs import configure_logging
 from headrace.migrations import upgrade
 from headrace.upkeep import RegisteredFeatureReader, ScorerKeeper, repeat, warm_rungs
 from headrace.wheels import model_file
+from online.access.connection import Bounds, bounded_http
 from online.app import create_app
+from online.loop_lag import LoopLag
 from online.services import DoorState, Services
 
 log = structlog.get_logger(__name__)
 
 REFRESH_S = 0.5
+WARM_S = 0.3  # how long a version that is new may load before it is used; with the refresh, within a second
 GAUGES_S = 60.0  # findings of a day change when somebody computes them
 PING_S = 0.25
+SLOW_SHARE = 0.5  # of what a request waits for its features: a read that takes longer counts as a failure
+SEND_BUFFER_BYTES = 64 << 10  # of each connection, in the kernel; left alone it takes megabytes for who does not read
 
 
 def run_door(settings: Settings) -> None:
@@ -60,12 +72,12 @@ def run_door(settings: Settings) -> None:
     """
     configure_logging(settings.log_level)
     with listen(settings.http) as listener:
-        door = Door(settings)
+        door = Door(settings, is_loopback=is_loopback(listener))
         app = create_app(door.services, door.running)
         config = uvicorn.Config(
             app,
             loop="uvloop",
-            http="httptools",
+            http=bounded_http(Bounds(settings.http, door.cut)),
             lifespan="on",
             log_config=None,
             access_log=False,
@@ -86,6 +98,7 @@ def listen(http: HttpSettings) -> socket.socket:
         family, kind, proto, _, address = socket.getaddrinfo(http.host, http.port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, proto)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         listener.bind(address)
         listener.listen(2048)
     except OSError as error:
@@ -100,19 +113,21 @@ def listen(http: HttpSettings) -> socket.socket:
 class Door:
     """Every part of one HTTP process, built but not started; `running` starts and stops them."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, *, is_loopback: bool) -> None:
         upgrade(settings.database_url)
         self._settings = settings
         self._database: Engine = open_database(settings.database_url)
-        self._redis = connect(settings.redis)
-        self._catalogue = Catalogue(Registry(self._database), REFRESH_S)
+        self._access = access(settings, self._database, is_loopback=is_loopback)
+        store_breaker, cap_s, places = Breaker(), settings.features.cap_ms / 1e3, Places(GradientLimit())
+        self._redis = connect(settings.redis, guard=ReadGuard(store_breaker, SLOW_SHARE * cap_s))
+        self._rungs = RungCache()
+        self._catalogue = Catalogue(Registry(self._database), REFRESH_S, self._warm)
         self._client = EngineClient(settings.engine_endpoint, lost_after_s=settings.engine.lost_after_s)
         metrics = Metrics()
         self._readers = FeatureReaders(settings, self._redis, metrics, "door")
         self._features = RegisteredFeatureReader(self._database, self._readers.stacked)
         self._gauges = ConsistencyGauges(self._database, metrics)
         predictions = OnlinePredictionReader(self._redis)
-        self._rungs = RungCache()
         tokenizer = Tokenizer.from_path(model_file(settings.engine))
         self._spool = Spool(settings.spool_dir, "door", metrics)
         flow = PredictFlow(
@@ -121,9 +136,19 @@ class Door:
             rungs=self._rungs,
             spool=self._spool,
             metrics=metrics,
-            feature_cap_s=settings.features.cap_ms / 1e3,
+            feature_cap_s=cap_s,
             predictions=predictions,
             tokenizer=tokenizer,
+            places=places,
+        )
+        show_protection(metrics, flow, places, store_breaker)
+        self._lag = LoopLag()
+        self._shadow = ShadowTraffic(
+            flow=flow,
+            catalogue=self._catalogue,
+            spool=self._spool,
+            metrics=metrics,
+            is_near_limit=lambda: self._lag.is_near_limit or 2 * places.in_flight > places.limit.value,
         )
         self.services = Services(
             http=settings.http,
@@ -131,13 +156,23 @@ class Door:
             catalogue=self._catalogue,
             flow=flow,
             predictions=predictions,
+            shadow=self._shadow,
             client=self._client,
             tokenizer=tokenizer,
             system_prompts=SystemPrompts(tokenizer),
             spool=self._spool,
             metrics=metrics,
             ping_store=lambda: answers(self._redis),
+            gate=self._access.gate,
         )
+
+    async def _warm(self, view: RegistryView) -> None:
+        """Before a view is used, what its versions need here: no request then pays for a version that is new."""
+        await warm_rungs(view, self._rungs, Deadline.after(WARM_S))
+
+    def cut(self, reason: str) -> None:
+        """A connection was ended, and why."""
+        self.services.metrics.connections_cut.labels(reason).inc()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -152,15 +187,18 @@ class Door:
             await self._client.start()
             exits.push_async_callback(self._client.close)
             await self._features.refresh()
-            await warm_rungs(self._catalogue, self._rungs)
+            await warm_rungs(self._catalogue.view, self._rungs)
             keeper = ScorerKeeper(self._client, self._catalogue)
             for name, work, every_s in (
                 ("feature views", self._features.refresh, REFRESH_S / 2),
-                ("rungs", lambda: warm_rungs(self._catalogue, self._rungs), REFRESH_S / 2),
+                ("tenants", self._access.directory.refresh, REFRESH_S / 2),
+                ("rungs", lambda: warm_rungs(self._catalogue.view, self._rungs), REFRESH_S / 2),
                 ("scorers", keeper.tend, REFRESH_S / 2),
                 ("consistency", self._gauges.refresh, GAUGES_S),
             ):
                 exits.push_async_callback(stop, spawn(name, repeat(work, every_s)))
+            for name, loop in (("loop lag", self._lag.measure()), ("shadow", self._shadow.run())):
+                exits.push_async_callback(stop, spawn(name, loop))
             settle()
             log.info("door_serving", host=self._settings.http.host, port=self._settings.http.port)
             yield

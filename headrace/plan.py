@@ -10,7 +10,7 @@ from rich.table import Table
 from sqlalchemy.orm import Session
 
 from core_engine.predictors.declaration import Predictor
-from core_engine.predictors.plan import Plan, duration, plan
+from core_engine.predictors.plan import Plan, duration, plan, quoted
 from core_engine.predictors.registry import LIVE, Registry
 from core_engine.predictors.tables import open_database
 from core_engine.settings import Settings
@@ -18,7 +18,7 @@ from featurestore.registry import load_views
 from headrace.migrations import upgrade
 
 Planned = tuple[Predictor, Plan]
-COLUMNS = ("predictor", "version", "mode", "also", "freshness", "budget", "why")
+COLUMNS = ("predictor", "version", "mode", "also", "freshness", "budget", "why", "quoted")
 
 
 def planned(settings: Settings) -> list[Planned]:
@@ -59,4 +59,5 @@ def _cells(predictor: Predictor, made: Plan) -> Sequence[str]:
         duration(predictor.freshness_s) if predictor.freshness_s else "0 s",
         duration(predictor.budget_ms / 1e3),
         made.why,
+        quoted(predictor),
     )

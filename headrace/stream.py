@@ -124,12 +124,12 @@ async def _worker(settings: Settings, options: StreamOptions, exits: AsyncExitSt
     await client.start()
     exits.push_async_callback(client.close)
     rungs = RungCache()
-    await warm_rungs(catalogue, rungs)
+    await warm_rungs(catalogue.view, rungs)
     keeper = ScorerKeeper(client, catalogue)
     await _wait_for_engine(client, keeper)
     for name, work in (
         ("feature views", features.refresh),
-        ("rungs", lambda: warm_rungs(catalogue, rungs)),
+        ("rungs", lambda: warm_rungs(catalogue.view, rungs)),
         ("scorers", keeper.tend),
     ):
         exits.push_async_callback(stop, spawn(name, repeat(work, REFRESH_S / 2)))

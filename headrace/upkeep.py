@@ -17,6 +17,7 @@ from core_engine.errors import HeadraceError, Unavailable
 from core_engine.llm.client import EngineClient
 from core_engine.predictors.catalogue import Catalogue
 from core_engine.predictors.declaration import LMGenerate, Predictor, TorchScorer
+from core_engine.predictors.registry import RegistryView
 from core_engine.predictors.rungs import RungCache
 from core_engine.readers import FeatureReader
 from featurestore.definitions import FeatureView
@@ -121,8 +122,9 @@ class ScorerKeeper:
             log.info("scorer_loaded", scorer=predictor.id)
 
 
-async def warm_rungs(catalogue: Catalogue, rungs: RungCache) -> None:
-    """Load the files of every live version before a request asks for them."""
-    for predictor in catalogue.view.live():
+async def warm_rungs(view: RegistryView, rungs: RungCache, deadline: Deadline | None = None) -> None:
+    """Load the files of every aliased version before a request asks for them; what is not done by `deadline` goes on
+    in the background."""
+    for predictor in view.live():
         if not isinstance(predictor.model, LMGenerate):
-            await rungs.get(predictor, Deadline.never())
+            await rungs.get(predictor, deadline or Deadline.never())

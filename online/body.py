@@ -13,7 +13,8 @@ from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
 from core_engine.errors import BodyTooLarge, InvalidRequest
-from online.problems import MalformedBody, UnsupportedMediaType
+from online.problems import BodyTooSlow, MalformedBody, UnsupportedMediaType
+from online.services import services_of
 
 Wire = TypeVar("Wire", bound=BaseModel)
 JSON = "application/json"
@@ -27,10 +28,11 @@ async def read_json(request: Request, max_bytes: int) -> dict[str, object]:
     Raises:
         UnsupportedMediaType: not declared as JSON in UTF-8.
         BodyTooLarge: as declared, or as read.
+        BodyTooSlow: it did not come within `http.body_timeout_s`.
         MalformedBody: no JSON (NaN and Infinity are none), nested too deeply, or no object.
     """
     _check_content_type(request.headers.get("content-type", ""))
-    body = await _read(request, max_bytes)
+    body = await _read_in_time(request, max_bytes, services_of(request).http.body_timeout_s)
     try:
         value = msgspec.json.decode(body)
     except RecursionError:
@@ -73,6 +75,15 @@ def _check_content_type(content_type: str) -> None:
             value=content_type or None,
             expected=JSON,
         )
+
+
+async def _read_in_time(request: Request, max_bytes: int, timeout_s: float) -> bytes:
+    try:
+        async with asyncio.timeout(timeout_s):
+            return await _read(request, max_bytes)
+    except TimeoutError:
+        message = f"the body did not come within {timeout_s:g} s"
+        raise BodyTooSlow(message, field="body", expected=f"all of it within {timeout_s:g} s") from None
 
 
 async def _read(request: Request, max_bytes: int) -> bytes:

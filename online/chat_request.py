@@ -1,113 +1,43 @@
-"""What a chat request asks for, in the engine's words: checked, templated, tokenised. Nothing is dropped in silence.
-
-A field that would change the completion and is not supported is refused by name; one that carries the value it has
-when it is left out is taken. `user`, `metadata` and the like never change a completion and are taken as they are.
-"""
+"""What a chat request asks for, in the engine's words: checked, templated, tokenised. Nothing is dropped in silence."""
 
 from __future__ import annotations
 
 import asyncio
-import reprlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
 
-from core_engine.contracts import Deadline, GenerateRequest, SamplingParams
-from core_engine.errors import InvalidRequest, PromptTooLong
+from core_engine.contracts import SamplingParams
+from core_engine.errors import InvalidRequest
 from core_engine.llm.tokenizer import Tokenizer
 from core_engine.predictors.declaration import LMGenerate, Predictor
-from online.body import parse
-from online.problems import UnsupportedParameter
-from online.schemas import ChatBody
+from online.openai_bodies import ChatBody
+from online.openai_fields import CHAT, read_fields
+from online.prompts import INLINE_CHARS, check_length, check_text
+from online.sampling import Room, check_stream_options, sampling_params
 
-MAX_STOPS = 4
-MAX_STOP_CHARS = 256
-INLINE_CHARS = 4096  # a longer prompt is tokenised in a thread, not on the event loop
-
-NEUTRAL: Mapping[str, tuple[object, ...]] = {
-    "n": (1,),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "parallel_tool_calls": (True, False),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "response_format": ({"type": "text"},),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "logit_bias": ({},),
-    "modalities": (["text"],),
-    "audio": (),
-    "prediction": (),
-    "reasoning_effort": (),
-    "verbosity": (),
-    "web_search_options": (),
-    "service_tier": ("auto", "default"),
-    "store": (False,),
-}
-WITHOUT_EFFECT = ("user", "metadata", "safety_identifier", "prompt_cache_key")
-
-
-@dataclass(frozen=True, slots=True)
-class ChatCall:
-    """A chat request that was understood. `predictor` is None where the base model itself was named."""
-
-    model: str
-    predictor: Predictor | None
-    request: GenerateRequest
-    stream: bool
-    include_usage: bool
+ANY_OBJECT = '{"type": "object"}'
 
 
 def read_chat(body: dict[str, object]) -> ChatBody:
-    """The body as it may be served.
-
-    Raises:
-        UnsupportedParameter: a field that would change the completion and is not supported.
-        InvalidRequest: a value out of range or of the wrong kind.
-    """
-    known = {name: value for name, value in body.items() if _is_ours(name, value)}
-    chat = parse(ChatBody, known)
-    if chat.stream_options is not None and not chat.stream:
-        message = "stream_options is for streams only; set stream to true"
-        raise InvalidRequest(message, field="stream_options", expected="stream = true")
-    stop_strings(chat)
+    """The body as it may be served; raises what `read_fields` raises."""
+    chat = read_fields(ChatBody, body, CHAT)
+    check_stream_options(chat)
+    if chat.top_logprobs and not chat.logprobs:
+        message = f"top_logprobs = {chat.top_logprobs} without logprobs; set logprobs to true"
+        raise InvalidRequest(message, field="top_logprobs", value=chat.top_logprobs, expected="logprobs = true")
     return chat
 
 
-def _is_ours(name: str, value: object) -> bool:
-    if name in ChatBody.model_fields:
-        return True
-    if name in WITHOUT_EFFECT or (name in NEUTRAL and (value is None or value in NEUTRAL[name])):
-        return False
-    if name in NEUTRAL:
-        accepted = " or ".join(["null", *map(str, NEUTRAL[name])])
-        message = f"{name} = {reprlib.repr(value)} is not supported; leave it out, or send {accepted}"
-        raise UnsupportedParameter(message, field=name, value=value, expected=accepted)
-    known = ", ".join(sorted(ChatBody.model_fields))
-    message = f"{reprlib.repr(name)} is not supported; known fields: {known}"
-    raise UnsupportedParameter(message, field=name, value=value, expected=f"one of: {known}")
-
-
-def stop_strings(chat: ChatBody) -> tuple[str, ...]:
-    stop = [chat.stop] if isinstance(chat.stop, str) else chat.stop
-    if stop is None:
-        return ()
-    expected = f"a string, or up to {MAX_STOPS} of them, of 1 to {MAX_STOP_CHARS} characters"
-    is_list = isinstance(stop, list) and len(stop) <= MAX_STOPS
-    if not is_list or not all(isinstance(s, str) and 1 <= len(s) <= MAX_STOP_CHARS for s in stop):
-        message = f"stop = {reprlib.repr(chat.stop)}: expected {expected}"
-        raise InvalidRequest(message, field="stop", value=chat.stop, expected=expected)
-    return tuple(stop)
-
-
-async def prompt_ids(chat: ChatBody, predictor: Predictor | None, tokenizer: Tokenizer) -> tuple[int, ...]:
+async def prompt_ids(
+    chat: ChatBody, predictor: Predictor | None, tokenizer: Tokenizer, max_chars: int
+) -> tuple[int, ...]:
     """Token ids of the conversation; a predictor's own system prompt stands before the user's messages.
 
     Raises:
         InvalidRequest: content that is no text, or roles that the model's template refuses.
+        PromptTooLong: messages of more than `max_chars` characters together.
     """
     messages = [_message(index, chat) for index in range(len(chat.messages))]
+    check_length("messages", sum(len(message["content"]) for message in messages), max_chars)
     if predictor is not None and isinstance(predictor.model, LMGenerate):
         messages.insert(0, {"role": "system", "content": predictor.model.system_prompt})
     if sum(len(message["content"]) for message in messages) <= INLINE_CHARS:
@@ -116,15 +46,14 @@ async def prompt_ids(chat: ChatBody, predictor: Predictor | None, tokenizer: Tok
 
 
 def _message(index: int, chat: ChatBody) -> dict[str, str]:
-    message = chat.messages[index]
+    message, field = chat.messages[index], f"messages.{index}.content"
     role = "system" if message.role == "developer" else message.role
     content = message.content
     if isinstance(content, list):
-        content = "".join(_part(f"messages.{index}.content.{at}", part) for at, part in enumerate(content))
+        content = "".join(_part(f"{field}.{at}", part) for at, part in enumerate(content))
     if not isinstance(content, str):
-        raise _no_text(f"messages.{index}.content", message.content)
-    if any("\ud800" <= character <= "\udfff" for character in content):
-        raise _no_text(f"messages.{index}.content", content)
+        raise _no_text(field, message.content)
+    check_text(field, content)
     return {"role": role, "content": content}
 
 
@@ -143,32 +72,20 @@ def _no_text(field: str, value: object) -> InvalidRequest:
     )
 
 
-def sampling(chat: ChatBody, predictor: Predictor | None, num_prompt: int, context_tokens: int) -> SamplingParams:
-    """How to sample, with OpenAI's defaults. Without max_tokens: the predictor's own, or what the context holds.
+def chat_sampling(
+    chat: ChatBody, predictor: Predictor | None, num_prompt: int, context_tokens: int, vocab_size: int
+) -> SamplingParams:
+    """How to sample. Without max_tokens: the predictor's own, or what the context holds.
 
     Raises:
         PromptTooLong: prompt and completion do not fit into `context_tokens`.
-        InvalidRequest: max_tokens above what the predictor's owner allows, or given twice with two values.
+        InvalidRequest: max_tokens above what the predictor's owner allows, or given twice with two values; and what
+            `sampling_params` raises.
     """
-    asked = _max_tokens(chat, predictor)
-    room = context_tokens - num_prompt
-    if room < 1 or (asked or 1) > room:
-        raise PromptTooLong(
-            f"This model's maximum context length is {context_tokens} tokens. However, you requested "
-            f"{num_prompt + (asked or 1)} tokens ({num_prompt} in the messages, {asked or 1} in the completion). "
-            "Please reduce the length of the messages or completion.",
-            field="messages",
-            value=num_prompt + (asked or 1),
-            expected=f"at most {context_tokens} tokens",
-        )
-    return SamplingParams(
-        max_tokens=asked or min(room, _declared(predictor) or room),
-        temperature=1.0 if chat.temperature is None else chat.temperature,
-        top_k=chat.top_k or 0,
-        ignore_eos=chat.ignore_eos is True,
-        top_p=1.0 if chat.top_p is None else chat.top_p,
-        seed=chat.seed,
-        stop=stop_strings(chat),
+    room = Room(context_tokens, _max_tokens(chat, predictor), _declared(predictor), "messages")
+    num_top = (chat.top_logprobs or 0) if chat.logprobs else None
+    return sampling_params(
+        chat, room.max_tokens(num_prompt), vocab_size, num_top=num_top, json_schema=json_schema(chat)
     )
 
 
@@ -188,7 +105,23 @@ def _max_tokens(chat: ChatBody, predictor: Predictor | None) -> int | None:
     return asked
 
 
-def deadline_of(arrived_s: float, given_ms: float | None, predictor: Predictor | None) -> Deadline:
-    """The caller's budget, or the predictor's; the base model alone has none."""
-    budget_ms = given_ms if given_ms is not None else (predictor.budget_ms if predictor else None)
-    return Deadline.never() if budget_ms is None else Deadline(arrived_s + budget_ms / 1e3)
+def json_schema(chat: ChatBody) -> str | None:
+    """The JSON schema that the completion must fit, as JSON; the engine's compiler judges it.
+
+    Raises:
+        InvalidRequest: a format without the schema that it needs, or with one that it has no use for.
+    """
+    wanted = chat.response_format
+    if wanted is None:
+        return None
+    if (wanted.type == "json_schema") != (wanted.json_schema is not None):
+        expected = 'a json_schema with the type "json_schema", and only with it'
+        message = f"response_format of type {wanted.type!r}: expected {expected}"
+        raise InvalidRequest(message, field="response_format", value=wanted.type, expected=expected)
+    if wanted.json_schema is None:
+        return ANY_OBJECT if wanted.type == "json_object" else None
+    try:
+        return json.dumps(wanted.json_schema.json_schema)
+    except RecursionError:
+        field = "response_format.json_schema.schema"
+        raise InvalidRequest(f"{field} is nested too deeply", field=field, expected="fewer levels") from None

@@ -1,6 +1,6 @@
-"""One generation as the door sees it: a stream of text, its latencies, its usage fact. Both chat routes read from it.
+"""The generations of one call as the door sees them: streams of text, their latencies, their usage facts.
 
-Closing it aborts the generation in the engine, and counts it as aborted.
+Chats and completions read from it. Closing it aborts in the engine what still runs, and counts it as aborted.
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
-from core_engine.contracts import FinishReason, Monotonic, Path, ReadCost, Reason, Rung, Usage
-from core_engine.costs.facts import CallerFact
-from core_engine.errors import DeadlineExceeded, EngineRefused, EngineUnavailable, HeadraceError
+from core_engine.contracts import FinishReason, Monotonic, Reason, Usage
+from core_engine.errors import DeadlineExceeded, EngineUnavailable, HeadraceError, InvalidRequest
+from core_engine.llm.choices import ChoiceDelta, merged
 from core_engine.llm.text import TextDelta, generate_text
 from core_engine.metrics import Metrics
 from core_engine.predictors.climb import reason_of
-from online.chat_request import ChatCall
+from online.access.streams import streams_of
+from online.attempt_facts import attempt_fact
 from online.request_context import RequestContext
 from online.services import Services
+from online.text_call import TextCall
 
 ANSWERED = (FinishReason.STOP, FinishReason.LENGTH)
 
@@ -40,6 +41,13 @@ class Meter:
     reason: Reason | None = None
     usage: Usage | None = None
 
+    @property
+    def tpot_s(self) -> float | None:
+        """First token to last, over the tokens after the first; None where there is none."""
+        if self.first_s is None or self.num_tokens < 2:
+            return None
+        return (self.last_s - self.first_s) / (self.num_tokens - 1)
+
     def saw(self, delta: TextDelta) -> None:
         if delta.num_tokens:
             self._saw_tokens(delta.num_tokens, self.clock())
@@ -59,6 +67,10 @@ class Meter:
                 metrics.inter_token_latency.labels(*labels).observe(gap_s)
         self.last_s, self.num_tokens = now, self.num_tokens + num_tokens
 
+    def failed(self, error: HeadraceError) -> None:
+        self.outcome = FinishReason.DEADLINE if isinstance(error, DeadlineExceeded) else FinishReason.ERROR
+        self.reason = reason_of(error)
+
     def close(self, num_prompt: int) -> None:
         """Count the generation, however it ended."""
         metrics, labels = self.metrics, (self.model, self.pool)
@@ -66,9 +78,8 @@ class Meter:
         metrics.generations.labels(*labels, self.outcome, self.reason or "").inc()
         metrics.tokens.labels(*labels, "prompt").inc(num_prompt)
         metrics.tokens.labels(*labels, "completion").inc(self.num_tokens)
-        if self.first_s is not None and self.num_tokens > 1:
-            tpot_s = (self.last_s - self.first_s) / (self.num_tokens - 1)
-            metrics.time_per_output_token.labels(*labels).observe(tpot_s)
+        if self.tpot_s is not None:
+            metrics.time_per_output_token.labels(*labels).observe(self.tpot_s)
         if self.usage is not None:
             self._close_usage(self.usage)
 
@@ -82,51 +93,66 @@ class Meter:
             metrics.decode_time.labels(*labels).observe(usage.decode_s)
 
 
-async def generation(call: ChatCall, services: Services, context: RequestContext) -> AsyncGenerator[TextDelta, None]:
-    """Text deltas; the last one has a finish reason of stop or length.
+class Generations:
+    """All choices of one call. `meters` are theirs, and say what they took once `deltas` has ended."""
 
-    Raises:
-        EngineRefused: this door has as many streams open as it may.
-        HeadraceError: what `generate_text` raises; an attempt that the engine gave up is `EngineUnavailable`.
-    """
-    state = services.state
-    if state.streams >= services.http.max_streams:
-        raise EngineRefused(f"{state.streams} generations are open on this door; no more are taken")
-    state.streams += 1
-    meter = Meter(services.metrics, call.model, call.request.pool, context.arrived_s)
-    try:
-        async with aclosing(generate_text(services.client, services.tokenizer, call.request)) as deltas:
-            async for delta in deltas:
-                meter.saw(delta)
-                if delta.finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
-                    raise EngineUnavailable(delta.detail or f"the engine ended the request: {delta.finish_reason}")
-                yield delta
-    except HeadraceError as error:
-        meter.outcome = FinishReason.DEADLINE if isinstance(error, DeadlineExceeded) else FinishReason.ERROR
-        meter.reason = reason_of(error)
-        raise
-    finally:
-        state.streams -= 1
-        meter.close(len(call.request.prompt_token_ids))
-        context.facts.update(finish_reason=str(meter.outcome), completion_tokens=meter.num_tokens)
-        services.spool.write(_fact(call, meter, context))
+    def __init__(self, call: TextCall, services: Services, context: RequestContext) -> None:
+        self.call = call
+        self.context = context
+        self.meters = tuple(
+            Meter(services.metrics, call.model, request.pool, context.arrived_s) for request in call.requests
+        )
+        self._services = services
+
+    async def deltas(self) -> AsyncGenerator[ChoiceDelta, None]:
+        """Text deltas; the last one of each choice has a finish reason of stop or length. One failure ends all.
+
+        Raises:
+            QuotaExceeded, EngineRefused: as `streams_of` does.
+            HeadraceError: what `generate_text` raises; an attempt that the engine gave up is `EngineUnavailable`.
+        """
+        with streams_of(self._services, self.call.requests, self._used_tokens):
+            async with aclosing(merged([self._one(index) for index in range(len(self.meters))])) as deltas:
+                async for delta in deltas:
+                    yield delta
+
+    async def _one(self, index: int) -> AsyncGenerator[TextDelta, None]:
+        services, request, meter = self._services, self.call.requests[index], self.meters[index]
+        try:
+            async with aclosing(generate_text(services.client, services.tokenizer, request)) as deltas:
+                async for delta in deltas:
+                    meter.saw(delta)
+                    if delta.finish_reason in (FinishReason.ABORT, FinishReason.ERROR):
+                        raise EngineUnavailable(delta.detail or f"the engine ended the request: {delta.finish_reason}")
+                    yield delta
+        except HeadraceError as error:
+            meter.failed(error)
+            raise _as_asked(error) from None
+        finally:
+            meter.reason = meter.reason or self.context.cut
+            meter.close(len(request.prompt_token_ids))
+            self._note(meter)
+            is_answered = meter.outcome in ANSWERED
+            services.spool.write(attempt_fact(request, self.context, is_answered=is_answered, reason=meter.reason))
+
+    def _used_tokens(self) -> int:
+        """A choice that was refused, or failed before its first token, has used nothing."""
+        return sum(
+            len(request.prompt_token_ids) + meter.num_tokens
+            for request, meter in zip(self.call.requests, self.meters, strict=True)
+            if meter.num_tokens or meter.reason is None
+        )
+
+    def _note(self, meter: Meter) -> None:
+        """For the request's one log line: all choices together."""
+        facts, outcome = self.context.facts, str(meter.outcome)
+        if facts.setdefault("finish_reason", outcome) != outcome:
+            facts["finish_reason"] = "several"
+        facts.update(choices=len(self.meters), completion_tokens=sum(each.num_tokens for each in self.meters))
 
 
-def _fact(call: ChatCall, meter: Meter, context: RequestContext) -> CallerFact:
-    is_answered = meter.outcome in ANSWERED
-    request = call.request
-    return CallerFact(
-        attempt_id=request.attempt_id,
-        delivery_key=context.delivery_key,
-        tenant=request.tenant,
-        path=Path.ONLINE,
-        predictor=request.predictor,
-        version=request.version,
-        rung=Rung.MODEL if is_answered else Rung.NONE,
-        reason=meter.reason,
-        feature=ReadCost(),
-        caller_cpu_s=0.0,
-        delivered_in_time=is_answered and not request.deadline.expired,
-        arrived_at=context.arrived_at,
-        answered_at=datetime.now(UTC),
-    )
+def _as_asked(error: HeadraceError) -> HeadraceError:
+    """The engine's word for a JSON schema is not the one in the request."""
+    if isinstance(error, InvalidRequest) and error.field == "json_schema":
+        return InvalidRequest(f"response_format: {error}", field="response_format", expected=error.expected)
+    return error

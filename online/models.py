@@ -41,6 +41,17 @@ def served_model(services: Services, name: str) -> Predictor | None:
     return predictors[name]
 
 
+def check_base_model(services: Services, name: str) -> None:
+    """For routes that take a prompt as it is.
+
+    Raises:
+        UnknownModel: not the base model: nothing by this name, or a predictor, whose prompt is its own.
+    """
+    if served_model(services, name) is not None:
+        message = f"The model {name[:80]!r} has a prompt of its own: ask it by /v1/chat/completions"
+        raise UnknownModel(message, field="model", value=name, expected=services.model_name)
+
+
 @router.get("/v1/models")
 async def list_models(request: Request) -> JSONResponse:
     services = services_of(request)
@@ -48,7 +59,7 @@ async def list_models(request: Request) -> JSONResponse:
     return JSONResponse({"object": "list", "data": [_model(name, owner) for name, owner in owners.items()]})
 
 
-@router.get("/v1/models/{model}")
+@router.get("/v1/models/{model:path}")
 async def retrieve_model(model: str, request: Request) -> JSONResponse:
     predictor = served_model(services_of(request), model)
     return JSONResponse(_model(model, predictor.owner if predictor else BASE_OWNER))

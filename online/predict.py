@@ -1,14 +1,18 @@
-"""`POST /v1/predict/{predictor}`: JSON to a `PredictRequest`, a `Prediction` to JSON. No decision is made here."""
+"""`POST /v1/predict/{predictor}`: JSON to a `PredictRequest`, and a `Prediction` back. No decision is made here."""
 
 from __future__ import annotations
 
-import msgspec
-from fastapi import APIRouter, Request, Response
+import time
 
-from core_engine.contracts import Deadline, Prediction, PredictRequest, StageTimes
+from fastapi import APIRouter, Request, Response
+from starlette.background import BackgroundTask
+
+from core_engine.contracts import Deadline, Prediction, PredictRequest, Rung
+from core_engine.predictors.shadow import ShadowTraffic
 from online.body import parse, read_json
-from online.request_context import RequestContext, context_of
-from online.schemas import FeatureReport, PredictBody, PredictReply
+from online.predict_reply import predict_reply
+from online.request_context import context_of
+from online.schemas import PredictBody
 from online.services import services_of
 from online.wire_headers import budget_ms, delivery_key
 
@@ -22,47 +26,29 @@ async def predict(predictor: str, request: Request) -> Response:
     services, context = services_of(request), context_of(request)
     context.facts["predictor"] = "unknown"
     body = parse(PredictBody, await read_json(request, services.http.max_body_bytes))
-    chosen = services.catalogue.resolve(predictor, alias=body.alias)
+    chosen = services.catalogue.choose(predictor, body.inputs, alias=body.alias)
     context.facts.update(predictor=chosen.name, version=chosen.version)
-    given_ms = [budget for budget in (budget_ms(request), body.budget_ms) if budget is not None]
+    given_ms = [ms for ms in (budget_ms(request), body.budget_ms, chosen.budget_ms) if ms is not None]
     context.delivery_key = delivery_key(request)
-    deadline = Deadline(context.arrived_s + min(given_ms, default=chosen.budget_ms) / 1e3)
-    prediction = await services.flow.predict(
-        chosen,
-        PredictRequest(
-            predictor=chosen.name,
-            inputs=body.inputs,
-            attempt_id=context.attempt_id,
-            deadline=deadline,
-            alias=body.alias,
-            delivery_key=context.delivery_key,
-        ),
-    )
-    context.facts.update(rung=str(prediction.rung), reason=str(prediction.reason) if prediction.reason else None)
-    return _reply(prediction, context)
-
-
-def _reply(prediction: Prediction, context: RequestContext) -> Response:
-    ages = prediction.feature_ages_s
-    reply = PredictReply(
-        predictor=prediction.predictor,
-        version=prediction.version,
-        value=prediction.value,
-        scores=dict(prediction.scores),
-        rung=prediction.rung,
-        degraded=prediction.degraded,
-        reason=prediction.reason,
-        detail=prediction.detail,
+    deadline = Deadline(context.arrived_s + min(given_ms) / 1e3)
+    asked = PredictRequest(
+        predictor=chosen.name,
+        inputs=body.inputs,
         attempt_id=context.attempt_id,
-        features={ref: FeatureReport(state, ages.get(ref)) for ref, state in prediction.feature_states.items()},
-        stages=prediction.stages,
-        usage=prediction.usage,
+        deadline=deadline,
+        tenant=context.tenant,
+        alias=body.alias,
+        delivery_key=context.delivery_key,
+        rungs=tuple(Rung(name) for name in body.rungs),
     )
-    headers = {"Server-Timing": _server_timing(prediction.stages)}
-    return Response(msgspec.json.encode(reply), media_type="application/json", headers=headers)
+    started_s = time.monotonic()
+    prediction = await services.flow.predict(chosen, asked)
+    context.facts.update(rung=str(prediction.rung), reason=str(prediction.reason) if prediction.reason else None)
+    reply = predict_reply(prediction, context, deadline, started_s, services.metrics)
+    reply.background = BackgroundTask(_follow, services.shadow, asked, prediction)
+    return reply
 
 
-def _server_timing(stages: StageTimes) -> str:
-    """Source: W3C Server Timing, section 3 (the header's grammar)."""
-    names = ("features", "queue", "model", "fallback", "total")
-    return ", ".join(f"{name};dur={getattr(stages, f'{name}_ms'):.3f}" for name in names)
+async def _follow(shadow: ShadowTraffic, asked: PredictRequest, prediction: Prediction) -> None:
+    """After the reply is sent. A coroutine, because a plain function would be run in a thread."""
+    shadow.offer(asked, prediction)

@@ -5,13 +5,14 @@ Status and code come from the error's class (`core_engine.errors`); the few that
 
 from __future__ import annotations
 
+import math
 import reprlib
 
 import msgspec
 from fastapi import Request, Response
 from starlette.exceptions import HTTPException
 
-from core_engine.errors import HeadraceError, InvalidRequest, UnknownName
+from core_engine.errors import AccessDenied, HeadraceError, InvalidRequest, QuotaExceeded, Unauthenticated, UnknownName
 
 OPENAI_ROUTES = ("/v1/chat/", "/v1/completions", "/v1/embeddings", "/v1/models")
 RETRY_AFTER_S = 1
@@ -21,6 +22,16 @@ MAX_SHOWN_CHARS = 80
 class MalformedBody(InvalidRequest):
     status = 400
     code = "malformed_body"
+
+
+class BodyTooSlow(InvalidRequest):
+    status = 408
+    code = "body_too_slow"
+
+
+class HeadersTooLarge(InvalidRequest):
+    status = 431
+    code = "headers_too_large"
 
 
 class UnsupportedMediaType(InvalidRequest):
@@ -57,7 +68,11 @@ def error_response(path: str, error: HeadraceError, headers: dict[str, str] | No
     response.headers.update(headers or {})
     if response.status_code == 503:
         response.headers["Retry-After"] = str(RETRY_AFTER_S)
-    if response.status_code == 413:  # the rest of the body is not read, so the connection cannot be used again
+    if isinstance(error, QuotaExceeded):
+        response.headers["Retry-After"] = str(math.ceil(error.retry_after_s))
+    if isinstance(error, Unauthenticated):
+        response.headers["WWW-Authenticate"] = 'Bearer realm="headrace"'  # RFC 9110, section 11.6.1
+    if response.status_code in (408, 413):  # the rest of the body is not read, so the connection cannot be used again
         response.headers["Connection"] = "close"
     return response
 
@@ -82,11 +97,11 @@ def openai_error(error: HeadraceError) -> Response:
 
 
 def openai_error_body(error: HeadraceError) -> dict[str, object]:
-    is_callers = isinstance(error, InvalidRequest)
+    kind = "invalid_request_error" if isinstance(error, InvalidRequest | AccessDenied) else "server_error"
     return {
         "error": {
             "message": _printable(str(error)),
-            "type": "invalid_request_error" if is_callers else "server_error",
+            "type": error.quota if isinstance(error, QuotaExceeded) else kind,
             "param": _shown(error.field) if isinstance(error, InvalidRequest) else None,
             "code": error.code,
         }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import time
+import traceback
 import uuid
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -17,7 +18,9 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from core_engine.contracts import Reason
 from core_engine.errors import HeadraceError, Unavailable
+from core_engine.tenants.view import ANONYMOUS
 from online.problems import error_response
 from online.services import Services
 
@@ -40,6 +43,8 @@ class RequestContext:
     arrived_s: float = field(default_factory=time.monotonic)
     arrived_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     delivery_key: str | None = None
+    tenant: str = ANONYMOUS  # set by `online.access.layer`
+    cut: Reason | None = None  # why the door itself ended the connection
     facts: dict[str, object] = field(default_factory=dict)
     status: int | None = None
     finished: bool = False
@@ -91,8 +96,14 @@ class RequestLayer:
             await self._app(scope, receive, send)
         except ClientDisconnect:
             context.disconnected = True
-        except Exception:
-            log.exception("request_failed", request_id=context.request_id, attempt_id=context.attempt_id)
+        except Exception as error:  # noqa: BLE001 - any bug of a route ends here
+            log.error(
+                "request_failed",
+                error=type(error).__name__,
+                frames=frames_of(error),
+                request_id=context.request_id,
+                attempt_id=context.attempt_id,
+            )
             if context.status is None:
                 await error_response(scope["path"], HeadraceError("internal error; see the door's log"))(
                     scope, receive, send
@@ -100,6 +111,8 @@ class RequestLayer:
 
     def _finish(self, scope: Scope, context: RequestContext) -> None:
         route = getattr(scope.get("route"), "path", None) or "unmatched"
+        if context.cut is not None:
+            context.facts["cut"] = str(context.cut)
         status = CLIENT_CLOSED if context.disconnected and not context.finished else context.status
         self._services.metrics.http_requests.labels(route, str(status)).inc()
         emit = log.debug if scope["path"] in PROBES else log.info
@@ -114,6 +127,11 @@ class RequestLayer:
             trace_id=context.trace_id,
             **context.facts,
         )
+
+
+def frames_of(error: BaseException) -> list[str]:
+    """Where `error` was raised, outermost first. Without its message, which may hold an input or a prompt."""
+    return [f"{at.filename}:{at.lineno} {at.name}" for at in traceback.extract_tb(error.__traceback__)]
 
 
 def _watched(receive: Receive, context: RequestContext) -> Receive:

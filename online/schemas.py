@@ -1,4 +1,7 @@
-"""The wire types of the HTTP door. They exist here only and are converted once, by the route that reads them."""
+"""The wire types of our own routes. They are converted once, by the route that reads them.
+
+Those of the OpenAI routes are in `openai_bodies`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
-from core_engine.contracts import FeatureState, Reason, Rung, StageTimes, Usage
+from core_engine.contracts import FeatureState, Reason, Rung, Stored, Usage
 from online.wire_headers import MAX_BUDGET_MS
 
 
@@ -18,11 +21,18 @@ class WireModel(BaseModel):
 
 
 class PredictBody(WireModel):
-    """`budget_ms` is how long the caller waits; without it, and without X-Deadline-Ms, the predictor's own budget."""
+    """`budget_ms` is how long the caller waits. Of this, X-Deadline-Ms and the predictor's own budget the tightest
+    holds.
+
+    `rungs`, where any are named, are the only ones of the predictor's ladder that may answer: for tests and benchmarks.
+    """
 
     inputs: dict[str, Any]
     budget_ms: Annotated[float, Field(gt=0, le=MAX_BUDGET_MS)] | None = None
     alias: Annotated[str, Field(min_length=1, max_length=64)] = "live"
+    rungs: Annotated[list[Literal["model", "precomputed", "student", "prior"]], Field(max_length=4)] = Field(
+        default_factory=list
+    )
 
 
 class FeatureReport(msgspec.Struct, frozen=True):
@@ -33,6 +43,8 @@ class FeatureReport(msgspec.Struct, frozen=True):
 
 
 class PredictReply(msgspec.Struct, frozen=True, kw_only=True):
+    """All but `stages` and `budget`, which `predict_reply` adds."""
+
     predictor: str
     version: int
     value: float | str | None
@@ -43,7 +55,7 @@ class PredictReply(msgspec.Struct, frozen=True, kw_only=True):
     detail: str | None
     attempt_id: str
     features: dict[str, FeatureReport]
-    stages: StageTimes
+    stored: Stored | None
     usage: Usage
 
 
@@ -58,32 +70,3 @@ class StoredReply(msgspec.Struct, frozen=True, kw_only=True):
     generation: str
     age_s: float
     is_fresh: bool
-
-
-class ChatMessage(WireModel):
-    """`content` is text, or a list of `{"type": "text", "text": ...}` parts; `chat_request` reads it."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Any
-
-
-class StreamOptions(WireModel):
-    include_usage: bool | None = None
-
-
-class ChatBody(WireModel):
-    """What of OpenAI's chat request is understood. `top_k` (0 = off) and `ignore_eos` (exactly so many tokens as asked
-    for) are not OpenAI's; `stop` is read by `chat_request`."""
-
-    model: str
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    max_tokens: Annotated[int, Field(ge=1)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
-    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
-    ignore_eos: bool | None = None
-    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
-    stop: Any = None

@@ -13,9 +13,11 @@ from core_engine.llm.tokenizer import Tokenizer
 from core_engine.metrics import Metrics
 from core_engine.predictors.catalogue import Catalogue
 from core_engine.predictors.predict import PredictFlow
+from core_engine.predictors.shadow import ShadowTraffic
 from core_engine.predictors.system_prompt import SystemPrompts
 from core_engine.readers import PredictionReader
 from core_engine.settings import HttpSettings
+from online.access.gate import Gate
 
 
 @dataclass(slots=True)
@@ -36,12 +38,14 @@ class Services:
     catalogue: Catalogue
     flow: PredictFlow
     predictions: PredictionReader
+    shadow: ShadowTraffic
     client: EngineClient
     tokenizer: Tokenizer
     system_prompts: SystemPrompts
     spool: Spool
     metrics: Metrics
     ping_store: Callable[[], Awaitable[bool]]
+    gate: Gate = field(default_factory=Gate)
     state: DoorState = field(default_factory=DoorState)
 
 

@@ -11,7 +11,7 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,17 @@ from benchmarks.comparison.variants import Variant
 from benchmarks.comparison.workload import Workload
 from core_engine.llm.gguf_reader import default_model_path
 from core_engine.llm.tokenizer import Tokenizer
+from headrace.loadgen.connections import Address, ConnectionPool
+from headrace.loadgen.load_run import LoadRun, Record
+from headrace.loadgen.replies import StreamReader
+from headrace.loadgen.targets import CHAT, Target
 from headrace.runtime import free_port
 
 HOST = "127.0.0.1"
 MODEL = "smollm2-135m-instruct"
 STARTUP_S = 540.0  # vLLM compiles at its first start: minutes on a busy machine
 POLL_S = 0.5
-ROUTE = "/v1/chat/completions"
+PATIENCE_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ class Server:
         until_s = time.monotonic() + STARTUP_S
         while True:
             try:
-                httpx.post(f"http://{HOST}:{self._port}{ROUTE}", json=body, timeout=60).raise_for_status()
+                httpx.post(f"http://{HOST}:{self._port}{CHAT}", json=body, timeout=60).raise_for_status()
                 self.label = as_run(self.label, self._children[0].log)
                 return
             except httpx.HTTPError as error:
@@ -80,9 +84,9 @@ class Server:
     def replay(self, arrivals: Sequence[Arrival]) -> list[Answer]:
         """Raises `PeerFailed` for a reply that is not what was asked for."""
         try:
-            return asyncio.run(open_loop(f"http://{HOST}:{self._port}", arrivals))
-        except httpx.HTTPError as error:
-            raise PeerFailed(f"W2 of {self.label.name}: {type(error).__name__} {error}") from None
+            return asyncio.run(replayed(f"http://{HOST}:{self._port}", arrivals))
+        except PeerFailed as error:
+            raise PeerFailed(f"W2 of {self.label.name}: {error}") from None
 
     def close(self) -> None:
         for child in self._children:
@@ -141,33 +145,24 @@ def chat_body(arrival: Arrival) -> dict[str, Any]:
     }
 
 
-async def open_loop(url: str, arrivals: Sequence[Arrival]) -> list[Answer]:
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
-    async with httpx.AsyncClient(base_url=url, timeout=600, limits=limits) as client:
-        start_s = time.perf_counter()
-        tasks = []
-        for arrival in arrivals:
-            due_s = start_s + arrival.at_s
-            await asyncio.sleep(max(0.0, due_s - time.perf_counter()))
-            tasks.append(asyncio.create_task(ask(client, arrival, due_s)))
-        return await asyncio.gather(*tasks)
+async def replayed(url: str, arrivals: Sequence[Arrival]) -> list[Answer]:
+    """Raises `PeerFailed` for the first request that has not exactly the tokens asked for."""
+    address, pool = Address.of(url), ConnectionPool(Address.of(url), limit=len(arrivals))
+    bodies = [json.dumps(chat_body(arrival)).encode() for arrival in arrivals]
+    target = Target("openai-chat", MODEL, CHAT, bodies, StreamReader)
+    run = LoadRun(target.requests(address, {}), target.reader, pool, PATIENCE_S)
+    try:
+        await run.open_loop(arrival.at_s for arrival in arrivals)
+    finally:
+        pool.close()
+    return [_answer(record, arrival, run.details) for record, arrival in zip(run.records, arrivals, strict=True)]
 
 
-async def ask(client: httpx.AsyncClient, arrival: Arrival, due_s: float) -> Answer:
-    """One request to its end. Raises `PeerFailed` if it has not exactly the tokens asked for."""
-    first_s = last_s = 0.0
-    usage: dict[str, int] = {}
-    async with client.stream("POST", ROUTE, json=chat_body(arrival)) as response:
-        if response.status_code != httpx.codes.OK:
-            raise PeerFailed(f"{ROUTE}: {response.status_code} {(await response.aread())[:200]!r}")
-        async for line in response.aiter_lines():
-            if not line.startswith("data: {"):
-                continue
-            chunk = json.loads(line.removeprefix("data: "))
-            usage = chunk.get("usage") or usage
-            if any(choice["delta"].get("content") for choice in chunk.get("choices", ())):
-                last_s = time.perf_counter()
-                first_s = first_s or last_s
-    if usage.get("completion_tokens") != arrival.max_tokens or not first_s:
-        raise PeerFailed(f"asked for {arrival.max_tokens} tokens, usage is {usage}")
-    return Answer(first_s - due_s, (last_s - first_s) / max(1, arrival.max_tokens - 1), usage["prompt_tokens"])
+def _answer(record: Record, arrival: Arrival, details: Mapping[str, str]) -> Answer:
+    said = record.answer
+    if said is None or said.first_s is None:
+        raise PeerFailed(f"{CHAT}: {record.failure}: {details.get(record.failure or '')}")
+    if not said.tokens_told or said.completion_tokens != arrival.max_tokens:
+        raise PeerFailed(f"asked for {arrival.max_tokens} tokens, usage is {said.completion_tokens}")
+    tpot_s = (said.last_s - said.first_s) / max(1, arrival.max_tokens - 1)
+    return Answer(said.first_s - record.due_s, tpot_s, said.prompt_tokens)

@@ -79,7 +79,7 @@ def measure(quick: bool) -> tuple[list[Row], dict[str, float]]:
     workloads = [Workload("one", 1, 10, 25, calls[0]), Workload("many", 100, 5, 50, calls[1])]
     stored = 200 if quick else 1_000
     with valkey() as port:
-        ms = uvloop.run(_ours_andbare(port, workloads, stored))
+        ms = uvloop.run(ours_and_bare(port, workloads, stored))
         version, feast_ms = _feast(port, workloads, stored, 5 if quick else 10)
     rows = [_row(each, way, taken) for each in workloads for way, taken in ms[each.name].items()]
     rows += [_row(each, version, feast_ms[each.name]) for each in workloads if each.name in feast_ms]
@@ -87,7 +87,7 @@ def measure(quick: bool) -> tuple[list[Row], dict[str, float]]:
     return rows, headline(ms, feast_ms)
 
 
-async def _ours_andbare(port: int, workloads: Sequence[Workload], stored: int) -> dict[str, dict[str, list[float]]]:
+async def ours_and_bare(port: int, workloads: Sequence[Workload], stored: int) -> dict[str, dict[str, list[float]]]:
     client: Any = connect(RedisSettings(url=f"redis://{HOST}:{port}/0"))
     keys, rng = [f"k{i}" for i in range(stored)], random.Random(0)
     ms: dict[str, dict[str, list[float]]] = {}

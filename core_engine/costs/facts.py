@@ -1,8 +1,8 @@
 """Usage facts: what one attempt used, as the process that knows it saw it. Quantities only; money comes at report time.
 
 The caller (a door) writes a `CallerFact`, the engine a `DeviceFact`; a loader joins them on `attempt_id`. The engine
-also writes a `ReplicaFact` per interval: where its own time went. Never in a fact: prompts, completions, input or
-feature values.
+also writes a `ReplicaFact` per interval: where its own time went; a door with a shadow version, what that said beside
+live (`ComparisonFact`). Never in a fact: prompts, completions, input or feature values.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from core_engine.contracts import Path, Pool, ReadCost, Reason, Rung, Usage
+from core_engine.contracts import Path, Pool, ReadCost, Reason, Rung, StageTimes, Usage
 
 SCHEMA = 2
 RUNNING = "running"  # outcome of an attempt that has not left the engine yet
@@ -32,7 +32,10 @@ class SpoolHeader(msgspec.Struct, frozen=True, kw_only=True, tag="spool"):
 
 
 class CallerFact(msgspec.Struct, frozen=True, kw_only=True, tag="caller"):
-    """One attempt as its door saw it. `delivery_key` is the client's own and groups attempts into one delivery."""
+    """One attempt as its door saw it. `delivery_key` is the client's own and groups attempts into one delivery.
+
+    `stages` is where a prediction's time went; None of a text, whose times the engine tells.
+    """
 
     attempt_id: str
     delivery_key: str | None
@@ -47,6 +50,23 @@ class CallerFact(msgspec.Struct, frozen=True, kw_only=True, tag="caller"):
     delivered_in_time: bool
     arrived_at: datetime
     answered_at: datetime
+    stages: StageTimes | None = None
+
+
+class ComparisonFact(msgspec.Struct, frozen=True, kw_only=True, tag="comparison"):
+    """What a shadow version said of a request that live had answered, beside live's answer; both by their models.
+
+    `attempt_id` is the shadow's own attempt. `difference` is its score less live's. `disagrees`: at the threshold of
+    each, they decide differently; None where one declares no threshold.
+    """
+
+    attempt_id: str
+    predictor: str
+    version: int  # live's
+    shadow_version: int
+    difference: float
+    disagrees: bool | None
+    compared_at: datetime
 
 
 class DeviceFact(msgspec.Struct, frozen=True, kw_only=True, tag="device"):
@@ -79,6 +99,9 @@ class DeviceFact(msgspec.Struct, frozen=True, kw_only=True, tag="device"):
     interval_device_s: float
     interval_kv_block_s: float
     finished_at: datetime  # or the instant at which it was still running
+    queue_s: float | None = None  # these three as `Usage` has them; None from a release that did not tell
+    prefill_s: float | None = None
+    decode_s: float | None = None
 
     @classmethod
     def of(
@@ -125,6 +148,9 @@ class DeviceFact(msgspec.Struct, frozen=True, kw_only=True, tag="device"):
             interval_device_s=usage.device_s - before.device_s,
             interval_kv_block_s=usage.kv_block_s - before.kv_block_s,
             finished_at=finished_at,
+            queue_s=usage.queue_s,
+            prefill_s=usage.prefill_s,
+            decode_s=usage.decode_s,
         )
 
 
@@ -155,4 +181,4 @@ class ReplicaFact(msgspec.Struct, frozen=True, kw_only=True, tag="replica"):
     bulk_seats: int
 
 
-Fact: TypeAlias = CallerFact | DeviceFact | ReplicaFact
+Fact: TypeAlias = CallerFact | ComparisonFact | DeviceFact | ReplicaFact

@@ -12,15 +12,25 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from sqlalchemy import ColumnElement, Connection, Engine, case, inspect, or_, select
 from sqlalchemy.dialects import postgresql, sqlite
 
-from core_engine.costs.facts import SCHEMA, CallerFact, DeviceFact, Fact, ReplicaFact, SpoolHeader
+from core_engine.costs.facts import (
+    SCHEMA,
+    CallerFact,
+    ComparisonFact,
+    DeviceFact,
+    Fact,
+    ReplicaFact,
+    SpoolHeader,
+)
 from core_engine.costs.spool import decode_line
 from core_engine.costs.tables import (
     Base,
     LedgerAttempt,
     LedgerCharge,
+    LedgerComparison,
     LedgerInterval,
     SpoolFault,
     SpoolPosition,
@@ -62,6 +72,7 @@ class Chunk:
     callers: dict[str, Row] = field(default_factory=dict)
     devices: dict[str, Row] = field(default_factory=dict)
     charges: dict[tuple[str, int, str], Row] = field(default_factory=dict)
+    comparisons: dict[str, Row] = field(default_factory=dict)
     intervals: dict[tuple[str, int], Row] = field(default_factory=dict)
     faults: list[Row] = field(default_factory=list)
     num_facts: int = 0
@@ -135,6 +146,8 @@ def _sort(fact: Fact, chunk: Chunk) -> None:
         case DeviceFact():
             _keep_later(chunk.devices, _device_row(fact), "finished_at")
             chunk.charges[fact.incarnation, fact.interval, fact.attempt_id] = _charge_row(fact)
+        case ComparisonFact():
+            chunk.comparisons[fact.attempt_id] = msgspec.structs.asdict(fact)
         case ReplicaFact():
             chunk.intervals[fact.incarnation, fact.interval] = _interval_row(fact)
 
@@ -214,6 +227,7 @@ def _put(connection: Connection, file: str, chunk: Chunk) -> None:
     _upsert(connection, LedgerAttempt, list(chunk.devices.values()))
     _upsert(connection, LedgerAttempt, list(chunk.callers.values()))
     _upsert(connection, LedgerCharge, list(chunk.charges.values()))
+    _upsert(connection, LedgerComparison, list(chunk.comparisons.values()))
     _upsert(connection, LedgerInterval, list(chunk.intervals.values()))
     _upsert(connection, SpoolFault, chunk.faults)
     _upsert(connection, SpoolPosition, [{"file": file, "offset": chunk.end}])

@@ -24,10 +24,12 @@ from sqlalchemy import (
     func,
     literal_column,
     not_,
+    null,
     or_,
     select,
 )
 
+from core_engine.contracts import Path
 from core_engine.costs.facts import RUNNING
 from core_engine.costs.prices import seconds
 from core_engine.costs.tables import LedgerAttempt, LedgerCharge, LedgerInterval, SpoolFault
@@ -214,8 +216,12 @@ def caller_uses(connection: Connection, window: Window, by: Sequence[str]) -> li
 
 
 def counts(connection: Connection, window: Window, by: Sequence[str]) -> tuple[dict[Key, Count], Count]:
-    """Counts by key, and of the whole window. Attempts with one delivery key of one tenant are one delivery."""
+    """Counts by key, and of the whole window. Attempts with one delivery key of one tenant are one delivery.
+
+    An attempt of a shadow version is for nobody: it is no delivery.
+    """
     delivery = case(
+        (LedgerAttempt.path == Path.SHADOW.value, null()),
         (LedgerAttempt.delivery_key.is_(None), "attempt " + LedgerAttempt.attempt_id),
         else_="key " + LedgerAttempt.tenant + " " + LedgerAttempt.delivery_key,
     )

@@ -16,14 +16,12 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from core_engine.costs.facts import CallerFact, DeviceFact, Fact, ReplicaFact, SpoolHeader
+from core_engine.costs.facts import Fact, SpoolHeader
 from core_engine.metrics import Metrics
 
 log = structlog.get_logger(__name__)
 
-_LINES: msgspec.json.Decoder[SpoolHeader | CallerFact | DeviceFact | ReplicaFact] = msgspec.json.Decoder(
-    SpoolHeader | CallerFact | DeviceFact | ReplicaFact
-)
+_LINES: msgspec.json.Decoder[SpoolHeader | Fact] = msgspec.json.Decoder(SpoolHeader | Fact)
 
 
 class Spool:

@@ -60,6 +60,21 @@ class LedgerAttempt(Base):
     finished_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
+class LedgerComparison(Base):
+    """One `ComparisonFact`."""
+
+    __tablename__ = "ledger_comparisons"
+    __table_args__ = (Index("ix_ledger_comparisons_predictor", "predictor", "compared_at"),)
+
+    attempt_id: Mapped[str] = mapped_column(primary_key=True)
+    predictor: Mapped[str]
+    version: Mapped[int]
+    shadow_version: Mapped[int]
+    difference: Mapped[float] = mapped_column(Double)
+    disagrees: Mapped[bool | None]
+    compared_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
 class LedgerCharge(Base):
     """What one attempt used of one replica in one interval: seconds of device, block-seconds of KV."""
 

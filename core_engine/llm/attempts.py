@@ -156,10 +156,10 @@ class Attempts:
         """What runs on is charged for the interval that ends, so that a killed engine's work has its payer."""
         for sequence in self._sequences.values():
             if sequence.device_s > 0:
-                self._meter.attempt(sequence.request, sequence.usage(), RUNNING)
+                self._meter.attempt(sequence.request, self.usage(sequence), RUNNING)
 
     def _account(self, sequence: Sequence) -> None:
-        self._meter.attempt(sequence.request, sequence.usage(), sequence.finish_reason or FinishReason.ABORT)
+        self._meter.attempt(sequence.request, self.usage(sequence), sequence.finish_reason or FinishReason.ABORT)
 
 
 def _count(counts: dict[str, int], word: str) -> None:

@@ -1,20 +1,19 @@
-"""Several completions of one prompt: one attempt each, merged into one stream as they come.
+"""Several completions side by side: one attempt each, merged into one stream as they come.
 
-They share the prompt's KV blocks through the prefix cache like any other requests of one tenant, so nothing here knows
-of it. Runs in the caller's process.
+Those of one prompt share its KV blocks through the prefix cache like any other requests of one tenant, so nothing here
+knows of it. Runs in the caller's process.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from collections.abc import Sequence as Items
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 
 from core_engine.contracts import GenerateRequest
-from core_engine.errors import InvalidRequest
-from core_engine.llm.client import EngineClient
-from core_engine.llm.text import TextDelta, generate_text
-from core_engine.llm.tokenizer import Tokenizer
+from core_engine.llm.text import TextDelta
 
 MAX_CHOICES = 128
 
@@ -40,27 +39,25 @@ def choice(request: GenerateRequest, index: int) -> GenerateRequest:
     return replace(request, attempt_id=f"{request.attempt_id}.{index}", sampling=own)
 
 
-async def generate_choices(
-    client: EngineClient, tokenizer: Tokenizer, request: GenerateRequest, n: int
-) -> AsyncGenerator[ChoiceDelta, None]:
-    """Deltas of `n` completions, each choice's own in order. Closing it aborts what still runs; so does an error.
+async def merged(streams: Items[AsyncGenerator[TextDelta, None]]) -> AsyncGenerator[ChoiceDelta, None]:
+    """Deltas of all `streams` as they come, each one's own in order; a choice's index is its stream's.
 
-    Raises:
-        InvalidRequest: `n` is out of range. And what `generate_text` raises, of the first choice that fails.
+    Closing it closes all of them; so does the first error of one, which is raised.
     """
-    if not 1 <= n <= MAX_CHOICES:
-        expected = f"1 to {MAX_CHOICES}"
-        raise InvalidRequest(f"n is {n}, expected {expected}", field="n", value=n, expected=expected)
-    streams = [generate_text(client, tokenizer, choice(request, index)) for index in range(n)]
+    if len(streams) == 1:  # without a task for each of its tokens
+        async with aclosing(streams[0]) as alone:
+            async for delta in alone:
+                yield ChoiceDelta(0, delta)
+        return
     pending = {asyncio.create_task(_next(stream)): index for index, stream in enumerate(streams)}
     try:
         while pending:
             done, _ = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
             for task in sorted(done, key=pending.__getitem__):
-                index = pending.pop(task)
-                delta = task.result()
-                if delta is not None:
-                    yield ChoiceDelta(index, delta)
+                index, new = pending[task], task.result()
+                del pending[task]
+                if new is not None:
+                    yield ChoiceDelta(index, new)
                     pending[asyncio.create_task(_next(streams[index]))] = index
     finally:
         for task in pending:

@@ -6,6 +6,7 @@ from core_engine.contracts import FinishReason, Usage
 from core_engine.errors import DeadlineExceeded, EngineRefused, HeadraceError
 from core_engine.llm import messages as wire
 from core_engine.llm.engine import SequenceEvent
+from core_engine.llm.translation import failed_message
 
 ENDS: dict[FinishReason | None, tuple[type[HeadraceError], str]] = {
     FinishReason.DEADLINE: (DeadlineExceeded, "the engine dropped the request at its deadline"),
@@ -22,7 +23,7 @@ def wire_event(event: SequenceEvent, usage: Usage | None) -> wire.Delta | wire.H
     """The message of `event`, with what its sequence has used where `tells_usage`."""
     sequence, reason = event.sequence, event.finish_reason
     if event.failure is not None:
-        return wire.Failed(sequence.id, event.failure.code, f"the request failed: {event.failure}")
+        return failed_message(sequence.id, event.failure, "the request failed: ")
     if reason in ENDS:
         kind, message = ENDS[reason]
         return wire.Failed(sequence.id, kind.code, message)

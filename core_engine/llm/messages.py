@@ -213,11 +213,13 @@ class Loaded(msgspec.Struct, frozen=True, array_like=True, tag="loaded"):
 
 
 class Failed(msgspec.Struct, frozen=True, array_like=True, tag="failed"):
-    """An attempt that ended without a result. `code` is the code of an `errors.HeadraceError`."""
+    """An attempt that ended without a result. `code` is the code of an `errors.HeadraceError`, `field` what was wrong
+    in the request, if it was the request."""
 
     attempt_id: str
     code: str
     message: str
+    field: str | None = None
 
 
 Event: TypeAlias = Delta | HeadDone | Scored | Loaded | Failed

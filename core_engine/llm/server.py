@@ -30,6 +30,7 @@ from core_engine.llm.mailbox import Mailbox
 from core_engine.llm.messages import AbortReason
 from core_engine.llm.scorers import Scorer, ScorerHost
 from core_engine.llm.shutdown import Shutdown
+from core_engine.llm.translation import failed_message
 
 log = structlog.get_logger()
 IDLE_POLL_MS = 50
@@ -202,7 +203,7 @@ class EngineServer:
             else:
                 self.attempts.add(client, message)
         except HeadraceError as error:
-            mailbox.put(client, wire.Failed(message.attempt_id, error.code, str(error)))
+            mailbox.put(client, failed_message(message.attempt_id, error))
 
     def _load(self, message: wire.LoadScorer) -> None:
         if message.scorer not in self.scorers.names:
@@ -220,7 +221,7 @@ class EngineServer:
             attempt_id, result = outcome.request.attempt_id, outcome.result
             client = self.attempts.scored(outcome)
             if isinstance(result, HeadraceError):
-                mailbox.put(client, wire.Failed(attempt_id, result.code, str(result)))
+                mailbox.put(client, failed_message(attempt_id, result))
             else:
                 mailbox.put(
                     client, wire.Scored(attempt_id, result.scores, result.queue_s, result.model_s, result.usage)

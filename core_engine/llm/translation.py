@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from core_engine.contracts import Deadline, GenerateRequest, ScoreRequest
-from core_engine.errors import HeadraceError
+from core_engine.errors import HeadraceError, InvalidRequest
 from core_engine.llm import messages as wire
 
 
@@ -66,10 +66,16 @@ def score_request(message: wire.Score) -> ScoreRequest:
     )
 
 
+def failed_message(attempt_id: str, error: HeadraceError, said_before: str = "") -> wire.Failed:
+    field = error.field if isinstance(error, InvalidRequest) else None
+    return wire.Failed(attempt_id, error.code, f"{said_before}{error}", field)
+
+
 def error_of(failed: wire.Failed) -> HeadraceError:
     """The error of our tree that `failed.code` names; a code that this process does not know is the root's."""
     kinds = {kind.code: kind for kind in _tree(HeadraceError) if "code" in vars(kind)}  # not a code that it inherits
-    return kinds.get(failed.code, HeadraceError)(failed.message)
+    kind = kinds.get(failed.code, HeadraceError)
+    return kind(failed.message, field=failed.field) if issubclass(kind, InvalidRequest) else kind(failed.message)
 
 
 def _tree(root: type[HeadraceError]) -> list[type[HeadraceError]]:

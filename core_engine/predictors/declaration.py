@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from core_engine.contracts import Normalise, Rung
+from core_engine.contracts import Normalise, Pool, Rung
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -170,8 +170,9 @@ class Predictor(Declared, frozen=True, kw_only=True):
     """One version of one predictor. `ladder` is the order in which rungs are tried.
 
     `fail_open` false means that nothing below the model rung may answer: the reply is rung none. `freshness_s` is how
-    old an answer may be; `budget_ms` how long a caller waits where it does not say; `reserve_ms` is kept for the rungs
-    below the model.
+    old an answer may be; `budget_ms` how long a caller waits at most, who may ask for less; `reserve_ms` is kept for
+    the rungs below the model. `threshold` is the score from which on callers act: it decides nothing here, and two
+    versions are compared by it.
     """
 
     name: str
@@ -192,6 +193,7 @@ class Predictor(Declared, frozen=True, kw_only=True):
     budget_ms: float = 50.0
     reserve_ms: float = 5.0
     fail_open: bool = True
+    threshold: float | None = None
     description: str = ""
 
     @property
@@ -203,6 +205,11 @@ class Predictor(Declared, frozen=True, kw_only=True):
         """Canonical JSON: the same declaration gives the same bytes, before and after a round trip."""
         declared = msgspec.json.decode(msgspec.json.encode(self), type=Predictor)  # 900 for a float becomes 900.0
         return msgspec.json.encode(declared, order="deterministic")
+
+    @property
+    def pool(self) -> Pool:
+        """Where in the engine its work waits, by its objective."""
+        return Pool.INTERACTIVE if self.objective is Objective.LATENCY else Pool.BULK
 
     @property
     def fingerprint(self) -> str:

@@ -1,11 +1,14 @@
-"""The model rung: one question to the engine, by a torch scorer's row or by a prompt to the language model's labels."""
+"""The model rung: one question to the engine, by a torch scorer's row or by a prompt to the language model's labels.
+
+An engine that is lost is known by its heartbeats, and asking it fails at once. One that is there and does not answer is
+what the breaker is for; each predictor has its own, because one model that hangs says nothing of the others.
+"""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from core_engine.contracts import (
@@ -13,6 +16,7 @@ from core_engine.contracts import (
     GenerateRequest,
     HeadResult,
     Monotonic,
+    Path,
     Pool,
     Reason,
     SamplingParams,
@@ -20,9 +24,10 @@ from core_engine.contracts import (
     ScoreResult,
 )
 from core_engine.errors import DeadlineExceeded, HeadraceError
-from core_engine.predictors.climb import Climb, Missed, one_score, reason_of
-from core_engine.predictors.declaration import LMScore, Objective, Predictor
+from core_engine.predictors.climb import Climb, Missed, in_ms, one_score, reason_of
+from core_engine.predictors.declaration import LMScore
 from core_engine.predictors.label_prompt import LabelPrompts
+from core_engine.predictors.model_records import ModelRecord, ModelRecords
 
 if TYPE_CHECKING:  # pyzmq and tokenizers are the affair of those who build them
     from core_engine.llm.client import EngineClient
@@ -32,9 +37,14 @@ Result = TypeVar("Result", ScoreResult, HeadResult)
 
 
 class ModelRung:
-    """`tokenizer` None: a predictor that the language model scores has no model rung in this process."""
+    """`tokenizer` None: a predictor that the language model scores has no model rung in this process.
 
-    def __init__(self, engine: EngineClient, tokenizer: Tokenizer | None, clock: Monotonic) -> None:
+    `guarded`: a breaker stands before the engine. Without one, as in a job that has time, every request asks.
+    """
+
+    def __init__(self, engine: EngineClient, tokenizer: Tokenizer | None, clock: Monotonic, *, guarded: bool) -> None:
+        self.records = ModelRecords(clock)
+        self._guarded = guarded
         self._engine = engine
         self._prompts = LabelPrompts(tokenizer) if tokenizer is not None else None
         self._clock = clock
@@ -43,9 +53,12 @@ class ModelRung:
         """The model's score of the predictor's label; leaves usage, times and further scores in `climb`.
 
         Raises:
-            Missed: features that the model may not use, no time, or whatever the engine answered instead.
+            Missed: a door at its limit, features that the model may not use, no time, an open breaker, or whatever the
+                engine answered instead.
         """
         deadline = climb.request.deadline.child(math.inf, climb.reserve_s)
+        if climb.shed is not None:
+            raise Missed(Reason.OVERLOADED, climb.shed)
         if climb.features.skip_model is not None:
             raise Missed(climb.features.reason, climb.features.skip_model)
         if isinstance(climb.predictor.model, LMScore):
@@ -67,22 +80,31 @@ class ModelRung:
 
     async def _timed(self, climb: Climb, ask: Callable[[], Awaitable[Result]], deadline: Deadline) -> Result:
         """The engine's answer; what it took is the model's time, all but the device's own of it is queue."""
+        climb.spent.allowed_model_ms = in_ms(deadline.remaining())
         if deadline.expired:
             raise Missed(Reason.DEADLINE, "no time was left for the model")
+        record = self.records.of(climb.predictor)
+        if self._guarded and not record.breaker.allow():
+            raise Missed(Reason.BREAKER_OPEN, "the model has not answered of late, and is asked again in a moment")
         started_s = self._clock()
         try:
             result = await ask()
         except HeadraceError as error:
-            elapsed_ms = (self._clock() - started_s) * 1e3
-            is_late = isinstance(error, DeadlineExceeded)
-            overran = climb.stages.overran or ("model" if is_late else None)
-            climb.stages = replace(climb.stages, model_ms=elapsed_ms, overran=overran)
+            self._failed(climb, record, error, self._clock() - started_s)
             raise Missed(reason_of(error), str(error)) from None
         elapsed_ms, model_ms = (self._clock() - started_s) * 1e3, result.model_s * 1e3
+        record.answered(elapsed_ms / 1e3)
         # all that is not the device is queue: transport, the engine's own queue, the step before
-        climb.stages = replace(climb.stages, queue_ms=max(0.0, elapsed_ms - model_ms), model_ms=model_ms)
+        climb.spent.queue_ms += max(0.0, elapsed_ms - model_ms)
+        climb.spent.model_ms = model_ms
         climb.usage = result.usage
         return result
+
+    def _failed(self, climb: Climb, record: ModelRecord, error: HeadraceError, elapsed_s: float) -> None:
+        climb.spent.model_ms = elapsed_s * 1e3
+        if isinstance(error, DeadlineExceeded):
+            climb.spent.passed("model")
+            record.was_late(elapsed_s)
 
     def _label_request(self, climb: Climb, deadline: Deadline) -> GenerateRequest:
         if self._prompts is None:
@@ -98,7 +120,7 @@ class ModelRung:
             prompt_token_ids=asked.token_ids,
             sampling=SamplingParams(),
             deadline=deadline,
-            pool=_pool(predictor),
+            pool=_pool(climb),
             tenant=climb.request.tenant,
             predictor=predictor.name,
             version=predictor.version,
@@ -115,11 +137,12 @@ def _score_request(climb: Climb, deadline: Deadline) -> ScoreRequest:
         features=climb.encode().astype("<f4", copy=False).tobytes(),
         num_rows=1,
         deadline=deadline,
-        pool=_pool(climb.predictor),
+        pool=_pool(climb),
         tenant=climb.request.tenant,
         path=climb.request.path,
     )
 
 
-def _pool(predictor: Predictor) -> Pool:
-    return Pool.INTERACTIVE if predictor.objective is Objective.LATENCY else Pool.BULK
+def _pool(climb: Climb) -> Pool:
+    """By the predictor's objective; nobody waits for a shadow."""
+    return Pool.BULK if climb.request.path is Path.SHADOW else climb.predictor.pool

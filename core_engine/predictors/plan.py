@@ -47,6 +47,13 @@ def plan(predictor: Predictor, streamed: Collection[str] = ()) -> Plan:
     return Plan(mode, also, f"{'; '.join([', '.join([reason, *read]), *beside])}.")
 
 
+def quoted(predictor: Predictor) -> str:
+    """By which figures the predictor is judged, as its objective says; each with its batch size and concurrency."""
+    if predictor.objective is Objective.LATENCY:
+        return f"latency: share within {duration(predictor.budget_ms / 1e3)}, p50, p99"
+    return "throughput: rows/s, device seconds per 1,000 rows"
+
+
 def duration(seconds: float) -> str:
     """A span in the largest unit that it fills twice, or exactly: 90,000 s are 25 h, and 90 s are 90 s."""
     size, unit = next((u for u in UNITS if seconds >= 2 * u[0] or seconds == u[0]), UNITS[-1])

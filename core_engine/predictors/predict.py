@@ -10,34 +10,35 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-import numpy as np
-import numpy.typing as npt
-
+from core_engine.breaker import BreakerState
 from core_engine.contracts import (
+    Deadline,
     FeatureRow,
     Monotonic,
+    Path,
     Prediction,
     PredictRequest,
-    ReadCost,
     Reason,
     Rung,
     Scalar,
-    StageTimes,
 )
 from core_engine.costs.facts import CallerFact
 from core_engine.costs.spool import Spool
 from core_engine.errors import HeadraceError, InvalidRequest
 from core_engine.metrics import Metrics
-from core_engine.predictors.climb import Climb, Missed, one_score, reason_of, reserve_s
-from core_engine.predictors.declaration import LMGenerate, Predictor
+from core_engine.predictors.climb import Climb, Missed, Spent, in_ms, ladder_of, reserve_s
+from core_engine.predictors.declaration import LMGenerate, OnState, Predictor
+from core_engine.predictors.fallbacks import Fallbacks
 from core_engine.predictors.feature_use import judge
-from core_engine.predictors.inputs import check_inputs, entity_keys, lookup_key
+from core_engine.predictors.inputs import check_inputs, entity_keys
 from core_engine.predictors.model_rung import ModelRung
+from core_engine.predictors.places import Places
+from core_engine.predictors.preparation import Preparation
 from core_engine.predictors.rungs import RungCache
 from core_engine.readers import FeatureReader, PredictionReader
 
@@ -45,11 +46,26 @@ if TYPE_CHECKING:  # pyzmq and tokenizers are the affair of those who build them
     from core_engine.llm.client import EngineClient
     from core_engine.llm.tokenizer import Tokenizer
 
-LOOKUP_RESERVE_S = 0.001  # kept for the rungs below a look-up: they take microseconds
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A checked request, and when it came."""
+
+    predictor: Predictor
+    request: PredictRequest
+    inputs: dict[str, Scalar]
+    ladder: Sequence[Rung]
+    reserve_s: float
+    started_s: float
+    arrived_at: datetime
 
 
 class PredictFlow:
-    """Built once per process. `feature_cap_s` is the most of a budget that the feature read, or a look-up, may take."""
+    """Built once per process. `feature_cap_s` is the most of a budget that the feature read, or a look-up, may take.
+
+    With `places`, as at a door, predictions that find none are answered below the model, and a model that does not
+    answer at all is not asked for a while. Without, as in a job, everybody asks.
+    """
 
     def __init__(
         self,
@@ -62,16 +78,18 @@ class PredictFlow:
         feature_cap_s: float,
         predictions: PredictionReader | None = None,
         tokenizer: Tokenizer | None = None,
+        places: Places | None = None,
         clock: Monotonic = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._features = features
-        self._model = ModelRung(engine, tokenizer, clock)
+        self._model = ModelRung(engine, tokenizer, clock, guarded=places is not None)
+        self._fallbacks = Fallbacks(predictions, feature_cap_s, clock)
         self._rungs = rungs
         self._spool = spool
         self._metrics = metrics
         self._feature_cap_s = feature_cap_s
-        self._predictions = predictions
+        self._places = places
         self._clock = clock
         self._now = now
 
@@ -79,7 +97,8 @@ class PredictFlow:
         """The answer to `request` by version `predictor`; there always is one, at worst `Rung.NONE` with its reason.
 
         Raises:
-            InvalidRequest: inputs that do not match the declaration, or a predictor that generates text.
+            InvalidRequest: inputs that do not match the declaration, a rung asked for that may not answer, or a
+                predictor that generates text.
         """
         started_s, arrived_at = self._clock(), self._now()
         if isinstance(predictor.model, LMGenerate):
@@ -89,130 +108,120 @@ class PredictFlow:
                 value=predictor.name,
                 expected="a predictor that scores",
             )
-        climb = await self._prepare(predictor, request, started_s)
-        answered, score = Rung.NONE, None
+        inputs = check_inputs(predictor, request.inputs)
+        ladder, kept_s = ladder_of(predictor, request), reserve_s(predictor)
+        asked = _Asked(predictor, request, inputs, ladder, kept_s, started_s, arrived_at)
+        places = self._places
+        if places is None or Rung.MODEL not in ladder or request.path is Path.SHADOW:
+            return await self._answered(asked)
+        if not await places.take(predictor.name, request.deadline.child(math.inf, kept_s)):
+            return await self._answered(asked, f"{places.limit.value} are in hand already, the limit of this door")
+        try:
+            return await self._answered(asked)
+        finally:
+            places.leave(predictor.name)
+
+    @property
+    def engine_breaker(self) -> BreakerState:
+        """The worst of all versions that were asked."""
+        states = [record.breaker.state for record in self._model.records.by_version.values()]
+        return max(states, default=BreakerState.CLOSED)
+
+    # -- the stages
+
+    async def _answered(self, asked: _Asked, shed: str | None = None) -> Prediction:
+        """Up the ladder, and the account of it. `shed`: without the model, and why."""
+        climb = await self._prepare(asked, shed)
+        answered, score = await self._climb(climb)
+        prediction = self._answer(climb, answered, score, asked.started_s)
+        self._account(climb, prediction, asked.arrived_at)
+        return prediction
+
+    async def _prepare(self, asked: _Asked, shed: str | None) -> Climb:
+        """Read the features and find the loaded rungs."""
+        predictor, request, started_s = asked.predictor, asked.request, self._clock()
+        cap = request.deadline.child(self._feature_cap_s, asked.reserve_s)
+        spent = Spent(queue_ms=(started_s - asked.started_s) * 1e3)  # for a place
+        if predictor.features:
+            spent.allowed_features_ms = in_ms(cap.remaining())
+        row = await self._read(asked, cap, is_shed=shed is not None)
+        read_s = self._clock()
+        spent.features_ms = (read_s - started_s) * 1e3
+        for stage, ended_s in (("auth", asked.started_s), ("queue", started_s), ("features", read_s)):
+            if ended_s >= request.deadline.at_s - asked.reserve_s:
+                spent.passed(stage)
+        rungs, features = await self._rungs.get(predictor, request.deadline), judge(predictor.features, row)
+        return Climb(predictor, request, asked.inputs, asked.ladder, asked.reserve_s, rungs, row, features, spent, shed)
+
+    async def _read(self, asked: _Asked, deadline: Deadline, *, is_shed: bool) -> FeatureRow:
+        """A door at its limit reads no features, unless nobody may answer without one."""
+        uses, keys = asked.predictor.features, entity_keys(asked.predictor, asked.inputs)
+        if not uses:
+            return FeatureRow({})
+        if is_shed and not any(use.on_missing is OnState.REFUSE for use in uses):
+            return FeatureRow({}, failure=Reason.OVERLOADED)
+        try:
+            return await self._features.read([use.ref for use in uses], keys, deadline, inputs=asked.inputs)
+        except HeadraceError as error:  # a view that this process does not know: the declaration's answer, not a 5xx
+            return FeatureRow({}, failure=str(error))
+
+    async def _climb(self, climb: Climb) -> tuple[Rung, float | None]:
+        """The first rung that answers, and its score; what those above it said is in `climb.misses`."""
         for rung in climb.ladder:
             try:
-                score = await self._ask(rung, climb)
+                return rung, await self._ask(rung, climb)
             except Missed as missed:
                 climb.misses.append((rung, missed))
                 if missed.is_final:
                     break
-            else:
-                answered = rung
-                break
-        prediction = self._answer(climb, answered, score, started_s)
-        self._account(climb, prediction, arrived_at)
-        return prediction
-
-    # -- the stages
-
-    async def _prepare(self, predictor: Predictor, request: PredictRequest, started_s: float) -> Climb:
-        """Check the inputs, read the features, encode the row."""
-        inputs = check_inputs(predictor, request.inputs)
-        row = await self._read(predictor, request, inputs)
-        read_s = self._clock() - started_s
-        rungs = await self._rungs.get(predictor, request.deadline)
-        climb = Climb(predictor, request, inputs, rungs, row, judge(predictor.features, row))
-        spent = request.deadline.child(math.inf, climb.reserve_s).expired
-        climb.stages = StageTimes(features_ms=read_s * 1e3, overran="features" if spent else None)
-        return climb
-
-    async def _read(self, predictor: Predictor, request: PredictRequest, inputs: dict[str, Scalar]) -> FeatureRow:
-        refs, keys = [use.ref for use in predictor.features], entity_keys(predictor, inputs)
-        if not refs:
-            return FeatureRow({})
-        deadline = request.deadline.child(self._feature_cap_s, reserve_s(predictor))
-        try:
-            return await self._features.read(refs, keys, deadline, inputs=inputs)
-        except HeadraceError as error:  # a view that this process does not know: the declaration's answer, not a 5xx
-            return FeatureRow({}, failure=str(error))
+        return Rung.NONE, None
 
     async def _ask(self, rung: Rung, climb: Climb) -> float:
         """The score of one rung. Raises `Missed`."""
         if climb.features.refuse is not None:
             raise Missed(climb.features.reason, climb.features.refuse, is_final=True)
-        match rung:
-            case Rung.MODEL:
+        if rung is Rung.MODEL:
+            usual_s = self._model.records.of(climb.predictor).times.value
+            async with Preparation(self._fallbacks, climb, usual_s):
                 return await self._model.ask(climb)
-            case Rung.STUDENT:
-                student = climb.rungs.student
-                return self._on_caller(rung, climb, student.score if student else None)
-            case Rung.PRIOR:
-                prior = climb.rungs.prior
-                return self._on_caller(rung, climb, prior.rate if prior else None)
-            case Rung.PRECOMPUTED:
-                return await self._precomputed(climb)
-            case Rung.NONE:
-                raise Missed(Reason.NO_RUNG, "a ladder has no such rung")
-
-    async def _precomputed(self, climb: Climb) -> float:
-        """What a batch job stored for this request's key, unless it is too old."""
-        declared, started_s = climb.predictor.precomputed, self._clock()
-        if self._predictions is None or declared is None:
-            raise Missed(Reason.NO_RUNG, "no stored predictions are connected")
-        deadline = climb.request.deadline.child(self._feature_cap_s, LOOKUP_RESERVE_S)
-        if deadline.expired:
-            raise Missed(Reason.DEADLINE, "no time was left for a look-up")
+        started_s = self._clock()
         try:
-            key = lookup_key(climb.predictor, climb.inputs)
-            stored = await self._predictions.lookup(climb.predictor.id, key, deadline)
-        except HeadraceError as error:
-            raise Missed(reason_of(error), str(error)) from None
+            outcome = climb.prepared[rung] if rung in climb.prepared else await self._fallbacks.ask(rung, climb)
         finally:
-            climb.add_fallback(self._clock() - started_s)
-        climb.lookup_cost = stored.cost if stored else ReadCost(reads=1, round_trips=1)
-        if stored is None:
-            raise Missed(Reason.NOT_PRECOMPUTED, f"nothing is stored for {key}")
-        if stored.age_s > declared.max_age_s:
-            detail = f"generation {stored.generation} is {stored.age_s:.0f} s old, above {declared.max_age_s:g} s"
-            raise Missed(Reason.PRECOMPUTED_TOO_OLD, detail)
-        if not isinstance(stored.value, float):
-            raise Missed(Reason.MODEL_ERROR, f"generation {stored.generation} holds no number for {key}")
-        return one_score((stored.value,))
-
-    def _on_caller(self, rung: Rung, climb: Climb, score: Callable[[npt.NDArray[np.float32]], float] | None) -> float:
-        """Run a student or prior in this thread: microseconds, and there must be an answer past the deadline too."""
-        if score is None:
-            fault = climb.rungs.faults.get(rung)
-            raise Missed(Reason.MODEL_ERROR if fault else Reason.NO_RUNG, fault or f"no {rung} is declared")
-        vector = climb.encode()
-        started_s, cpu_s = self._clock(), time.thread_time()
-        try:
-            return one_score((score(vector),))
-        except (HeadraceError, RuntimeError) as error:  # onnxruntime's errors are RuntimeErrors
-            raise Missed(Reason.MODEL_ERROR, str(error)) from None
-        finally:
-            climb.caller_cpu_s += time.thread_time() - cpu_s
-            climb.add_fallback(self._clock() - started_s)
+            climb.spent.fallback_ms += (self._clock() - started_s) * 1e3
+        if isinstance(outcome, Missed):
+            raise outcome
+        return outcome
 
     # -- the answer
 
     def _answer(self, climb: Climb, rung: Rung, score: float | None, started_s: float) -> Prediction:
-        predictor, is_late = climb.predictor, climb.request.deadline.expired
-        first = climb.misses[0][1] if climb.misses else None
+        predictor, above = climb.predictor, [missed.reason for _, missed in climb.misses]
+        now_s, deadline = self._clock(), climb.request.deadline
+        if deadline.expired:
+            climb.spent.passed("fallback")
+        usage = replace(climb.usage, feature=climb.row.cost + climb.lookup_cost, caller_cpu_s=climb.caller_cpu_s)
         return Prediction(
             predictor=predictor.name,
             version=predictor.version,
             value=score,
             scores={} if score is None else climb.scores or {predictor.label: score},
             rung=rung,
-            reason=first.reason if first else None,
+            reason=above[0] if above else Reason.NO_RUNG if rung is Rung.NONE else None,
             detail="; ".join(f"{rung}: {missed.detail}" for rung, missed in climb.misses) or None,
             feature_states=climb.features.states,
             feature_ages_s=climb.features.ages_s,
-            stages=replace(
-                climb.stages,
-                total_ms=(self._clock() - started_s) * 1e3,
-                overran=climb.stages.overran or ("fallback" if is_late else None),
-            ),
-            usage=replace(climb.usage, feature=climb.row.cost + climb.lookup_cost, caller_cpu_s=climb.caller_cpu_s),
+            stages=climb.spent.times((now_s - started_s) * 1e3),
+            usage=usage,
             feature_failure=climb.row.failure,
+            budget=climb.spent.budget(in_ms(deadline.at_s - started_s), climb.reserve_s * 1e3),
+            stored=climb.stored if rung is Rung.PRECOMPUTED else None,
         )
 
     def _account(self, climb: Climb, prediction: Prediction, arrived_at: datetime) -> None:
-        """One fact to the spool, and the metrics of one prediction."""
+        """One fact to the spool, and the metrics of one prediction; a shadow's is for nobody."""
         request = climb.request
+        is_delivered = request.path is not Path.SHADOW
         self._spool.write(
             CallerFact(
                 attempt_id=request.attempt_id,
@@ -225,9 +234,11 @@ class PredictFlow:
                 reason=prediction.reason,
                 feature=prediction.usage.feature,
                 caller_cpu_s=prediction.usage.caller_cpu_s,
-                delivered_in_time=prediction.rung is not Rung.NONE and not request.deadline.expired,
+                delivered_in_time=is_delivered and prediction.rung is not Rung.NONE and not request.deadline.expired,
                 arrived_at=arrived_at,
                 answered_at=self._now(),
+                stages=prediction.stages,
             )
         )
-        self._metrics.predicted(prediction)
+        if is_delivered:
+            self._metrics.predicted(prediction)

@@ -1,4 +1,4 @@
-"""The registry: immutable predictor versions and the aliases that point at them, in SQL.
+"""The registry: immutable predictor versions, the aliases that point at them and every move of these, in SQL.
 
 Command line, local stack and engine call it directly; the doors read it through `catalogue`, which never makes a
 request wait for SQL. It knows what is declared, not what is loaded.
@@ -12,16 +12,19 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 
 import msgspec
-from sqlalchemy import Engine, select
+from sqlalchemy import Engine, delete, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
-from core_engine.errors import ConfigurationError, UnknownName
+from core_engine.errors import ConfigurationError, InvalidRequest, UnknownName
+from core_engine.predictors.alias_history import AliasMove, Cause
 from core_engine.predictors.declaration import Predictor
 from core_engine.predictors.soundness import check_declaration
-from core_engine.predictors.tables import PredictorAlias, PredictorVersion
+from core_engine.predictors.tables import PredictorAlias, PredictorAliasMove, PredictorVersion
 
 LIVE = "live"
+CANARY = "canary"  # answers a share of the entities that ask for live
+SHADOW = "shadow"  # scores what live has answered, and answers nobody
 
 VersionKey = tuple[str, int]
 AliasKey = tuple[str, str]
@@ -33,13 +36,19 @@ def _utc_now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class RegistryView:
-    """Everything registered, at one instant. Equal views hold the same versions and aliases."""
+    """Everything registered, at one instant. `percents` has the share of each predictor's canary, by its name."""
 
     versions: Mapping[VersionKey, Predictor] = field(default_factory=lambda: MappingProxyType({}))
     aliases: Mapping[AliasKey, int] = field(default_factory=lambda: MappingProxyType({}))
+    percents: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
 
     def names(self) -> list[str]:
         return sorted({name for name, _ in self.versions})
+
+    def require(self, name: str) -> None:
+        """Raises `UnknownName`, with the known ones, where no version of `name` is registered."""
+        if name not in self.names():
+            raise _unknown("predictor", name, self.names())
 
     def live(self) -> list[Predictor]:
         """Every version that some alias points at, by name and version."""
@@ -52,8 +61,7 @@ class RegistryView:
         Raises:
             UnknownName: the message and `expected` list what is known.
         """
-        if name not in self.names():
-            raise _unknown("predictor", name, self.names())
+        self.require(name)
         if version is None:
             known = sorted(alias for owner, alias in self.aliases if owner == name)
             if (name, alias) not in self.aliases:
@@ -108,22 +116,54 @@ class Registry:
                 "register the change as a new version"
             )
 
-    def set_alias(self, name: str, alias: str, version: int) -> None:
-        """Point `alias` at a registered version.
+    def set_alias(
+        self, name: str, alias: str, version: int, *, percent: float | None = None, cause: Cause = Cause.SET
+    ) -> None:
+        """Point `alias` at a registered version; a canary at `percent` (0 to 100) of the entities. Again, a no-op.
 
         Raises:
-            UnknownName: no such predictor or version.
+            UnknownName: no such predictor or version. InvalidRequest: a percentage that cannot be, or that is no use.
         """
         self.view().resolve(name, version=version)
+        _check_percent(alias, percent)
         try:
-            self._point(name, alias, version)
+            self._point(name, alias, version, percent, cause)
         except IntegrityError:  # another process made the alias between our look and our insert
-            self._point(name, alias, version)
+            self._point(name, alias, version, percent, cause)
 
-    def _point(self, name: str, alias: str, version: int) -> None:
-        row = PredictorAlias(predictor=name, alias=alias, version=version, updated_at=self._now())
+    def _point(self, name: str, alias: str, version: int, percent: float | None, cause: Cause) -> None:
+        now = self._now()
         with Session(self._engine) as session, session.begin():
-            session.merge(row)
+            held = session.get(PredictorAlias, (name, alias))
+            if held is not None and (held.version, held.percent) == (version, percent):
+                return
+            session.merge(PredictorAlias(predictor=name, alias=alias, version=version, percent=percent, updated_at=now))
+            session.flush()  # whoever holds the alias's row writes the next line of its history
+            session.add(_move(name, AliasMove(alias, version, percent, cause, now)))
+
+    def remove_alias(self, name: str, alias: str) -> None:
+        """Take an alias away.
+
+        Raises:
+            UnknownName: no such predictor, or no such alias of it.
+        """
+        self.view().resolve(name, alias=alias)
+        with Session(self._engine) as session, session.begin():
+            session.execute(
+                delete(PredictorAlias).where(PredictorAlias.predictor == name, PredictorAlias.alias == alias)
+            )
+            session.add(_move(name, AliasMove(alias, None, None, Cause.REMOVED, self._now())))
+
+    def moves(self, name: str, alias: str | None = None) -> list[AliasMove]:
+        """Every move of the predictor's aliases, or of one of them, oldest first."""
+        rows = select(PredictorAliasMove).where(PredictorAliasMove.predictor == name).order_by(PredictorAliasMove.id)
+        if alias is not None:
+            rows = rows.where(PredictorAliasMove.alias == alias)
+        with Session(self._engine) as session:
+            return [
+                AliasMove(row.alias, row.version, row.percent, Cause(row.cause), row.moved_at)
+                for row in session.scalars(rows)
+            ]
 
     def resolve(self, name: str, *, alias: str = LIVE, version: int | None = None) -> Predictor:
         """See `RegistryView.resolve`."""
@@ -138,12 +178,14 @@ class Registry:
         """What the tables hold now. Versions in `known` are not read again: they never change."""
         decoded = known.versions if known else {}
         with Session(self._engine) as session:
+            rows = session.scalars(select(PredictorAlias)).all()  # first: versions only come, so theirs will be there
             keys = [
                 (r.name, r.version) for r in session.execute(select(PredictorVersion.name, PredictorVersion.version))
             ]
             versions = {key: decoded[key] if key in decoded else self._load(session, key) for key in keys}
-            aliases = {(a.predictor, a.alias): a.version for a in session.scalars(select(PredictorAlias))}
-        return RegistryView(MappingProxyType(versions), MappingProxyType(aliases))
+        aliases = {(row.predictor, row.alias): row.version for row in rows}
+        percents = {row.predictor: row.percent for row in rows if row.alias == CANARY and row.percent is not None}
+        return RegistryView(MappingProxyType(versions), MappingProxyType(aliases), MappingProxyType(percents))
 
     def _load(self, session: Session, key: VersionKey) -> Predictor:
         return _decode(session.get_one(PredictorVersion, key).declaration, f"{key[0]}:{key[1]}")
@@ -154,3 +196,31 @@ def _decode(declaration: str, predictor_id: str) -> Predictor:
         return msgspec.json.decode(declaration, type=Predictor)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"predictor {predictor_id} in the registry cannot be read: {error}") from None
+
+
+def _move(name: str, move: AliasMove) -> PredictorAliasMove:
+    return PredictorAliasMove(
+        predictor=name,
+        alias=move.alias,
+        version=move.version,
+        percent=move.percent,
+        cause=move.cause.value,
+        moved_at=move.moved_at,
+    )
+
+
+def _check_percent(alias: str, percent: float | None) -> None:
+    if alias == CANARY and (percent is None or not 0 <= percent <= 100):
+        raise InvalidRequest(
+            f"a canary's percent is {percent}, expected its share of the entities, 0 to 100",
+            field="percent",
+            value=percent,
+            expected="0 to 100",
+        )
+    if alias != CANARY and percent is not None:
+        raise InvalidRequest(
+            f"percent is {percent}, but alias {alias!r} takes no share; expected none, or the alias {CANARY!r}",
+            field="percent",
+            value=percent,
+            expected="none",
+        )

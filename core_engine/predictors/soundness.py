@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from itertools import permutations
 
@@ -97,6 +98,8 @@ def _rungs(p: Predictor) -> Iterable[str]:
         yield "a predictor that generates text has the model rung only"
     if p.budget_ms <= 0 or p.reserve_ms < 0 or p.freshness_s < 0:
         yield f"budget_ms must be positive, reserve_ms and freshness_s not negative (budget_ms = {p.budget_ms})"
+    if p.threshold is not None and (isinstance(p.model, LMGenerate) or not math.isfinite(p.threshold)):
+        yield f"a threshold is a finite score of a predictor that scores (got {p.threshold})"
     if p.prior is not None:
         names = {column.name for column in p.columns}
         for name in p.prior.segment:

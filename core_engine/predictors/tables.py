@@ -1,4 +1,4 @@
-"""The registry's two tables and how a database is opened; the feature views' table is featurestore's own.
+"""The registry's tables and how a database is opened; the feature views' table is featurestore's own.
 
 Used by `registry` and by the migrations.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Engine, ForeignKeyConstraint, String, Text, create_engine, event, make_url
+from sqlalchemy import Double, Engine, ForeignKeyConstraint, Index, String, Text, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -35,7 +35,10 @@ class PredictorVersion(Base):
 
 
 class PredictorAlias(Base):
-    """A movable name (`live`, `shadow`) for one version of one predictor."""
+    """A movable name (`live`, `shadow`, `canary`) for one version of one predictor.
+
+    `percent` is a canary's share of the entities that ask for live; null of every other alias.
+    """
 
     __tablename__ = "predictor_aliases"
     __table_args__ = (
@@ -49,7 +52,23 @@ class PredictorAlias(Base):
     predictor: Mapped[str] = mapped_column(String(128), primary_key=True)
     alias: Mapped[str] = mapped_column(String(64), primary_key=True)
     version: Mapped[int]
+    percent: Mapped[float | None] = mapped_column(Double)
     updated_at: Mapped[datetime] = mapped_column(UtcDateTime)
+
+
+class PredictorAliasMove(Base):
+    """One move of an alias, kept for ever, in the order of `id`. `version` is null where it was taken away."""
+
+    __tablename__ = "predictor_alias_moves"
+    __table_args__ = (Index("ix_predictor_alias_moves_predictor", "predictor"),)
+
+    id: Mapped[int] = mapped_column(primary_key=True)
+    predictor: Mapped[str] = mapped_column(String(128))
+    alias: Mapped[str] = mapped_column(String(64))
+    version: Mapped[int | None]
+    percent: Mapped[float | None] = mapped_column(Double)
+    cause: Mapped[str] = mapped_column(String(16))
+    moved_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 def open_database(url: str) -> Engine:

@@ -31,10 +31,14 @@ log = structlog.get_logger(__name__)
 
 
 class Answer(NamedTuple):
-    """Replies in the order of the commands, a refusal (`ResponseError`) among them, and how many trips they took."""
+    """Replies in the order of the commands, a refusal (`ResponseError`) among them, and how many trips they took.
+
+    `hedges` of the trips asked a second time, on another connection.
+    """
 
     replies: list[Any]
     round_trips: int
+    hedges: int = 0
 
 
 class Link(Protocol):
@@ -42,6 +46,27 @@ class Link(Protocol):
 
     async def ask(self, commands: Sequence[Command]) -> Answer:
         """Sends all at once. Raises `StoreUnavailable`; some may have been carried out then."""
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+class Watch(Protocol):
+    """What goes on beside one question until it is answered."""
+
+    @property
+    def hedges(self) -> int:
+        """How often the question was asked again elsewhere; final once `end` was called."""
+        ...
+
+    def end(self) -> None: ...
+
+
+class Hedging(Protocol):
+    """Asks a slow question a second time: `hedge.Hedge`."""
+
+    def watch(self, answered: asyncio.Future[list[Any]], commands: Sequence[Command]) -> Watch:
+        """May answer `answered` itself, once; the wire passes over what is answered already."""
         ...
 
     async def aclose(self) -> None: ...
@@ -141,15 +166,21 @@ class NodeLink:
     """A link to one server: connects at the first request, and again after a loss.
 
     `make` gives a connection of the library that is not open yet. With `invalidate`, the server is asked to tell which
-    keys that were read here have changed; None stands for all of them, after a loss too.
+    keys that were read here have changed; None stands for all of them, after a loss too. With `hedging`, which only
+    questions that may be asked twice can have, a slow one is asked elsewhere as well.
     """
 
     def __init__(
-        self, make: Callable[[], AbstractConnection], patience_s: float, invalidate: Invalidate | None = None
+        self,
+        make: Callable[[], AbstractConnection],
+        patience_s: float,
+        invalidate: Invalidate | None = None,
+        hedging: Hedging | None = None,
     ) -> None:
         self._make = make
         self._patience_s = patience_s
         self._invalidate = invalidate
+        self._hedging = hedging
         self._wire: Wire | None = None
         self._opening: asyncio.Task[Wire] | None = None
 
@@ -160,7 +191,7 @@ class NodeLink:
         packed = b"".join(map(PACK, commands))
         if self._wire is not None and not self._wire.is_lost:
             try:
-                return Answer(await self._wire.ask(packed, len(commands)), 1)
+                return await self._answer(self._wire.ask(packed, len(commands)), commands)
             except LinkLost:
                 pass
         wire = await self._connected()
@@ -176,6 +207,19 @@ class NodeLink:
         if self._wire is not None:
             self._wire.abort()
             await self._wire.closed.wait()
+        if self._hedging is not None:
+            await self._hedging.aclose()
+
+    async def _answer(self, answered: asyncio.Future[list[Any]], commands: Sequence[Command]) -> Answer:
+        """What comes first: the wire's replies or, once they are slow, those of the hedge."""
+        if self._hedging is None:
+            return Answer(await answered, 1)
+        watch = self._hedging.watch(answered, commands)
+        try:
+            replies = await answered
+        finally:
+            watch.end()
+        return Answer(replies, 1 + watch.hedges, watch.hedges)
 
     async def _connected(self) -> Wire:
         """The open connection. Requests that come together share one attempt, which none of them can cancel."""

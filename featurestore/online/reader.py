@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 
 from core_engine.contracts import EMPTY, Deadline, FeatureRow, FeatureValue, ReadCost, Scalar
-from core_engine.errors import StoreUnavailable
+from core_engine.errors import StoreBreakerOpen, StoreUnavailable
 from featurestore.catalog import CompiledView, ViewCatalog, entity_key_of
 from featurestore.codec import UnreadablePayload
 from featurestore.definitions import FeatureView
@@ -28,6 +28,7 @@ from featurestore.windows.plan import StoredWindow
 
 DEADLINE: Final = "deadline"
 STORE_UNAVAILABLE: Final = "store_unavailable"
+BREAKER_OPEN: Final = "breaker_open"
 KNOWN_REQUESTS: Final = 256  # sets of references that are resolved once: there are as many as predictors
 
 log = structlog.get_logger(__name__)
@@ -46,7 +47,7 @@ class OnlineFeatureReader:
     ) -> FeatureRow:
         """Values for `refs`, judged against the wall clock.
 
-        `failure` is "store_unavailable" or "deadline"; every value is then missing.
+        `failure` is "store_unavailable", "breaker_open" (nothing was asked) or "deadline"; every value is then missing.
 
         Raises:
             ConfigurationError: for a view or feature that is not declared.
@@ -100,6 +101,8 @@ class OnlineFeatureReader:
             return fetched.rows, fetched.cost, None
         except TimeoutError:
             failure = DEADLINE
+        except StoreBreakerOpen:
+            return [], ReadCost(), BREAKER_OPEN
         except StoreUnavailable:
             failure = STORE_UNAVAILABLE
         return [], ReadCost(reads=_num_hashes(reads), round_trips=1), failure  # it was asked for all the same

@@ -131,7 +131,7 @@ class OnlineStore:
 
     async def _from_redis(self, reads: Sequence[Read]) -> Fetched:
         commands = [command for view, key in reads for command in _reading(view, key)]
-        replies, round_trips = await self._reads.ask(commands)
+        replies, round_trips, hedges = await self._reads.ask(commands)
         for reply in replies:
             if isinstance(reply, ResponseError) and not str(reply).startswith(WRONG_TYPE):
                 raise refusal(reply)
@@ -140,7 +140,8 @@ class OnlineStore:
             self._window(view, key, next(left), next(left)) if view.window else _stored(view, key, next(left))
             for view, key in reads
         ]
-        return Fetched(rows, _cost(rows, reads=len(commands), round_trips=round_trips))
+        asked = ReadCost(reads=len(commands) * (1 + hedges), round_trips=round_trips, hedges=hedges)
+        return Fetched(rows, asked + _found(rows))
 
     def _window(self, view: FeatureView, key: str, *replies: Any) -> Stored:
         plan = self._declared(view).plan
@@ -227,7 +228,7 @@ def _foreign(view: FeatureView, key: str) -> UnreadablePayload:
     )
 
 
-def _cost(rows: Iterable[Stored], reads: int, round_trips: int) -> ReadCost:
+def _found(rows: Iterable[Stored]) -> ReadCost:
     hits = num_bytes = 0
     for row in rows:
         if isinstance(row, StoredPayload):
@@ -236,4 +237,4 @@ def _cost(rows: Iterable[Stored], reads: int, round_trips: int) -> ReadCost:
         elif isinstance(row, StoredWindow):
             hits += HASHES_OF_A_WINDOW
             num_bytes += row.num_bytes
-    return ReadCost(reads, hits, num_bytes, round_trips)
+    return ReadCost(hits=hits, bytes=num_bytes)

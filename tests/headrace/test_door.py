@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,6 +122,21 @@ def test_with_nothing_there_the_student_answers_and_sigterm_ends_it_in_order(doo
     callers = [fact for fact in contents.facts if isinstance(fact, CallerFact)]
     assert [fact.attempt_id for fact in callers][:1] == [body["attempt_id"]]
     assert contents.bad_lines == ()
+
+
+def test_a_version_that_an_alias_comes_to_point_at_answers_without_a_restart(door: DoorProcess) -> None:
+    until_up(door.url)
+    database = open_database(f"sqlite:///{door.state_dir / 'headrace.db'}")
+    registry = Registry(database)
+    registry.register(delay_predictor(door.state_dir, version=2))
+    registry.set_alias("delay", "live", 2)
+    database.dispose()
+    version, rung = 1, ""
+    give_up_s = time.monotonic() + 30
+    while version == 1 and time.monotonic() < give_up_s:
+        body = httpx.post(f"{door.url}/v1/predict/delay", json={"inputs": INPUTS}, timeout=30).json()
+        version, rung = body["version"], body["rung"]
+    assert (version, rung) == (2, "student"), "the first answer of a new version has its student already"
 
 
 def test_ctrl_c_is_an_orderly_end_too(door: DoorProcess) -> None:

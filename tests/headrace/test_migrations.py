@@ -20,12 +20,13 @@ from batch.tables import Base as Batch
 from core_engine.costs.tables import Base as Ledger
 from core_engine.errors import ConfigurationError
 from core_engine.predictors.tables import Base, PredictorVersion, open_database
+from core_engine.tenants.tables import Base as Tenants
 from featurestore.registry import load_views, register_view
 from featurestore.registry import metadata as feature_views
 from headrace.migrations import configured, upgrade
 from tests.featurestore.rows import make_view
 
-METADATA = [Base.metadata, feature_views, Ledger.metadata, Batch.metadata]
+METADATA = [Base.metadata, feature_views, Ledger.metadata, Batch.metadata, Tenants.metadata]
 TABLES = {"alembic_version"} | {name for metadata in METADATA for name in metadata.tables}
 
 

@@ -77,6 +77,7 @@ def test_the_table_says_everything_of_a_predictor_in_its_row(tmp_path: Path) -> 
     assert cells[1][:6] == ["delay_risk", "1", "online", "batch", "0 s", "50 ms"]
     assert cells[3][:6] == ["route_brief", "1", "batch", "-", "25 h", "30 s"]
     assert all(row[6].endswith(".") for row in cells)
+    assert [row[7].split(":")[0] for row in cells] == ["latency", "latency", "latency", "throughput"]
 
 
 def test_windows_are_what_a_stream_feeds(tmp_path: Path) -> None:

@@ -98,7 +98,7 @@ async def test_a_new_version_is_loaded_when_an_alias_points_at_it(catalogue: Cat
     await catalogue.refresh()
     await keeper.tend()
     assert engine.loaded == ["delay:1"]
-    catalogue._registry.set_alias("delay", "canary", 2)
+    catalogue._registry.set_alias("delay", "canary", 2, percent=5.0)
     await catalogue.refresh()
     await keeper.tend()
     assert engine.loaded == ["delay:1", "delay:2"]
@@ -136,7 +136,7 @@ async def test_an_engine_lost_while_it_loads_is_tried_again_at_once(catalogue: C
 
 async def test_live_versions_are_loaded_before_they_are_asked_for(catalogue: Catalogue) -> None:
     rungs = RungCache()
-    await warm_rungs(catalogue, rungs)
+    await warm_rungs(catalogue.view, rungs)
     loaded = await rungs.get(catalogue.resolve("delay"), Deadline.after(0.0))
     assert loaded.student is not None
     assert list(rungs._entries) == ["delay:1"]
@@ -150,7 +150,7 @@ async def test_a_predictor_that_the_language_model_scores_has_its_prior_loaded(
     registry.set_alias("asked", "live", 1)
     await catalogue.refresh()
     rungs = RungCache()
-    await warm_rungs(catalogue, rungs)
+    await warm_rungs(catalogue.view, rungs)
     assert (await rungs.get(asked, Deadline.after(0.0))).prior is not None
 
 

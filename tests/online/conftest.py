@@ -26,6 +26,7 @@ from core_engine.predictors.declaration import Precomputed
 from core_engine.predictors.predict import PredictFlow
 from core_engine.predictors.registry import Registry
 from core_engine.predictors.rungs import RungCache
+from core_engine.predictors.shadow import ShadowTraffic
 from core_engine.predictors.system_prompt import SystemPrompts
 from core_engine.predictors.tables import Base, open_database
 from core_engine.settings import HttpSettings
@@ -52,6 +53,7 @@ class DoorUnderTest:
     registry: Registry
     http: httpx.AsyncClient
     store_answers: bool = True
+    is_near_limit: bool = False
 
     def facts(self) -> list[CallerFact]:
         self.services.spool.flush()
@@ -92,14 +94,17 @@ async def door(tmp_path: Path, tokenizer: Tokenizer) -> AsyncIterator[DoorUnderT
     async def ping() -> bool:
         return under_test.store_answers
 
+    flow = PredictFlow(features=features, engine=engine, rungs=rungs, spool=spool, metrics=metrics, feature_cap_s=0.015)
+    shadow = ShadowTraffic(
+        flow=flow, catalogue=catalogue, spool=spool, metrics=metrics, is_near_limit=lambda: under_test.is_near_limit
+    )
     services = Services(
         http=HttpSettings(max_body_bytes=4096, max_streams=2),
         model_name="tiny",
         catalogue=catalogue,
-        flow=PredictFlow(
-            features=features, engine=engine, rungs=rungs, spool=spool, metrics=metrics, feature_cap_s=0.015
-        ),
+        flow=flow,
         predictions=predictions,
+        shadow=shadow,
         client=engine,
         tokenizer=tokenizer,
         system_prompts=SystemPrompts(tokenizer),

@@ -17,6 +17,7 @@ from core_engine.contracts import FinishReason, GenerateRequest, Reason, Rung, T
 from core_engine.costs.facts import CallerFact
 from core_engine.errors import DeadlineExceeded, EngineRefused, EngineUnavailable, HeadraceError
 from core_engine.llm.tokenizer import Tokenizer
+from online.openai_bodies import ChatBody
 from tests.online.conftest import TEXT, DoorUnderTest, ServedDoor
 
 MESSAGES: Any = [{"role": "user", "content": "Say something."}]
@@ -174,6 +175,41 @@ async def test_lost_in_mid_stream_is_an_error_event_and_no_invented_finish(serve
     assert all(chunk["choices"][0]["finish_reason"] is None for chunk in chunks)
 
 
+async def test_a_completion_that_is_lost_in_mid_stream_ends_like_a_chat(door: DoorUnderTest) -> None:
+    door.engine.error, door.engine.fail_after = EngineUnavailable("the engine was lost"), 3
+    body = {"model": "tiny", "prompt": "ok", "stream": True, "stream_options": {"include_usage": True}}
+    *chunks, error = lines((await door.http.post("/v1/completions", json=body)).text)
+    assert error["error"]["code"] == "engine_unavailable"
+    assert len(chunks) == 3
+    for chunk in chunks:
+        assert (chunk["object"], chunk["usage"]) == ("text_completion", None)
+        assert [choice["finish_reason"] for choice in chunk["choices"]] == [None]
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_one_choice_that_fails_ends_the_others(door: DoorUnderTest, streamed: bool) -> None:
+    first_waits = asyncio.Event()
+
+    async def second_fails(request: GenerateRequest) -> AsyncGenerator[TokenDelta, None]:
+        try:
+            if request.attempt_id.endswith(".1"):
+                await first_waits.wait()
+                raise EngineUnavailable("the second was lost")
+            first_waits.set()
+            await asyncio.Event().wait()
+            yield TokenDelta(())
+        finally:
+            if request.attempt_id.endswith(".0"):
+                door.engine.aborted.set()
+
+    door.engine.generate = second_fails  # type: ignore[method-assign]
+    reply = await door.chat(n=2, stream=streamed)
+    assert (reply.status_code, reply.json()["error"]["message"]) == (503, "the second was lost")
+    assert door.engine.aborted.is_set()
+    assert door.services.state.streams == 0
+    assert (generations(door, "abort"), generations(door, "error", Reason.ENGINE_UNAVAILABLE)) == (1, 1)
+
+
 @pytest.mark.parametrize("reason", [FinishReason.ABORT, FinishReason.ERROR])
 async def test_what_the_engine_gave_up_is_an_error_and_no_finish(door: DoorUnderTest, reason: FinishReason) -> None:
     door.engine.finish_reason = reason
@@ -208,9 +244,9 @@ async def test_an_unknown_model_is_not_found(served: ServedDoor) -> None:
 
 
 async def test_an_unsupported_field_is_named(served: ServedDoor) -> None:
-    with pytest.raises(openai.BadRequestError, match="n = 2 is not supported") as caught:
-        await served.openai.chat.completions.create(model="tiny", messages=MESSAGES, n=2)
-    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", "n")
+    with pytest.raises(openai.BadRequestError, match="reasoning_effort = 'low' is not supported") as caught:
+        await served.openai.chat.completions.create(model="tiny", messages=MESSAGES, reasoning_effort="low")
+    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", "reasoning_effort")
 
 
 async def test_more_generations_than_the_door_takes_are_refused_at_once(served: ServedDoor) -> None:
@@ -225,6 +261,23 @@ async def test_more_generations_than_the_door_takes_are_refused_at_once(served: 
         assert [chunk async for chunk in chunks]
     assert served.door.services.state.streams == 0
     assert await stream(served)
+
+
+async def test_more_choices_than_the_door_could_ever_take_are_the_client_s_bad_request(served: ServedDoor) -> None:
+    with pytest.raises(openai.BadRequestError, match="n = 3: expected at most 2 choices") as caught:
+        await served.openai.chat.completions.create(model="tiny", messages=MESSAGES, n=3)
+    assert caught.value.param == "n"
+
+
+async def test_choices_are_let_in_together_or_not_at_all(served: ServedDoor) -> None:
+    served.door.engine.hold = asyncio.Event()
+    held = await served.openai.chat.completions.create(model="tiny", messages=MESSAGES, stream=True)
+    with pytest.raises(openai.InternalServerError, match="1 generations are open"):
+        await stream(served, n=2)
+    assert len(served.door.engine.generate_requests) == 1
+    served.door.engine.hold.set()
+    assert [chunk async for chunk in held]
+    assert len({chunk.choices[0].index for chunk in await stream(served, n=2)}) == 2
 
 
 # -- abandoned
@@ -333,11 +386,28 @@ async def test_an_answered_chat_is_one_fact_with_its_delivery_key(door: DoorUnde
     assert (fact.delivery_key, fact.delivered_in_time) == ("k1", True)
 
 
+async def test_choices_are_attempts_of_their_own_and_one_delivery(door: DoorUnderTest) -> None:
+    reply = (await door.chat(n=2)).json()
+    facts = door.facts()
+    attempt_id = reply["id"].removeprefix("chatcmpl-")
+    assert sorted(fact.attempt_id for fact in facts) == [f"{attempt_id}.0", f"{attempt_id}.1"]
+    assert [request.attempt_id for request in door.engine.generate_requests] == [f"{attempt_id}.0", f"{attempt_id}.1"]
+    assert {fact.delivery_key for fact in facts} == {attempt_id}
+    assert {fact.rung for fact in facts} == {Rung.MODEL}
+    assert generations(door, "stop") == 2
+
+
+async def test_several_choices_are_of_the_delivery_that_the_client_named(door: DoorUnderTest) -> None:
+    body = {"model": "tiny", "messages": MESSAGES, "n": 2}
+    await door.http.post("/v1/chat/completions", json=body, headers={"Idempotency-Key": "k1"})
+    assert [fact.delivery_key for fact in door.facts()] == ["k1", "k1"]
+
+
 # -- anything
 
 
 bodies = st.dictionaries(
-    st.sampled_from(["model", "messages", "stream", "temperature", "stop", "max_tokens", "n", "tools", "seed"]),
+    st.sampled_from([*ChatBody.model_fields, "tools"]),
     st.none()
     | st.booleans()
     | st.integers()

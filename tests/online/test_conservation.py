@@ -20,11 +20,12 @@ from core_engine.llm.messages import Snapshot
 from core_engine.llm.runner import Runner
 from core_engine.llm.step_plan import StepPlan
 from core_engine.llm.step_result import StepResult
-from online.chat_request import ChatCall
 from online.engine_metrics import EngineCollector
-from online.generation import generation
+from online.generation import Generations
 from online.request_context import RequestContext
 from online.services import Services
+from online.text_call import TextCall
+from online.text_reply import Deltas
 from tests.core_engine.llm.running import Served, running
 from tests.core_engine.llm.test_client_and_server import until
 from tests.core_engine.llm.tiny import request, tiny_engine
@@ -61,8 +62,8 @@ def by_label(registry: CollectorRegistry, name: str, label: str) -> dict[str, fl
     return dict(found)
 
 
-def call(asked: GenerateRequest) -> ChatCall:
-    return ChatCall("tiny", None, asked, stream=True, include_usage=True)
+def generation(asked: GenerateRequest, services: Services, context: RequestContext) -> Deltas:
+    return Generations(TextCall("tiny", (asked,), stream=True), services, context).deltas()
 
 
 async def generate(storm: Storm, rng: random.Random) -> None:
@@ -76,7 +77,7 @@ async def generate(storm: Storm, rng: random.Random) -> None:
     context = RequestContext("r", None)
     storm.contexts.append(context)
     num_read = rng.choice([0, 1, 5, 1000, 1000])
-    async with aclosing(generation(call(asked), storm.services, context)) as deltas:
+    async with aclosing(generation(asked, storm.services, context)) as deltas:
         try:
             for _ in range(num_read):
                 if await anext(deltas, None) is None:
@@ -203,8 +204,8 @@ async def test_tokens_from_the_prefix_cache_reach_usage_and_counts(storm: Storm)
     prompt = [5, 6, 7, 8] * 10
     cached = []
     for _ in range(2):
-        deltas = generation(call(request(prompt, max_tokens=3)), storm.services, RequestContext("r", None))
-        usages = [delta.usage async for delta in deltas if delta.finish_reason is FinishReason.LENGTH]
+        deltas = generation(request(prompt, max_tokens=3), storm.services, RequestContext("r", None))
+        usages = [each.delta.usage async for each in deltas if each.delta.finish_reason is FinishReason.LENGTH]
         assert usages[0] is not None
         cached.append(usages[0].cached_tokens)
     assert cached[0] == 0

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 from core_engine.contracts import FeatureState, FeatureValue
 from core_engine.costs.facts import CallerFact
 from core_engine.errors import EngineRefused
-from tests.core_engine.predictors.doubles import INPUTS, MEAN_DELAY, MODEL_SCORE, STUDENT_SCORE, delay_predictor
+from tests.core_engine.predictors.doubles import (
+    INPUTS,
+    MEAN_DELAY,
+    MODEL_SCORE,
+    PRIOR_RATE,
+    STUDENT_SCORE,
+    delay_predictor,
+)
 from tests.online.conftest import DoorUnderTest
 
 ROUTE = "/v1/predict/delay"
@@ -23,7 +30,7 @@ async def test_a_prediction_says_what_who_why_and_what_it_cost(door: DoorUnderTe
 
     assert reply.status_code == 200
     body = reply.json()
-    stages, usage = body.pop("stages"), body.pop("usage")
+    stages, usage, budget = body.pop("stages"), body.pop("usage"), body.pop("budget")
     assert len(body.pop("attempt_id")) == 32
     assert body == {
         "predictor": "delay",
@@ -35,15 +42,21 @@ async def test_a_prediction_says_what_who_why_and_what_it_cost(door: DoorUnderTe
         "reason": None,
         "detail": None,
         "features": {MEAN_DELAY: {"state": "present", "age_s": 60.0}},
+        "stored": None,
     }
-    assert stages["total_ms"] > 0
+    parts = ("auth", "features", "queue", "fallback", "serialise")
+    assert 0 < stages["serialise_ms"] < sum(stages[f"{part}_ms"] for part in parts) <= stages["total_ms"]
+    assert 0 < budget["model_ms"] < budget["total_ms"] - budget["reserve_ms"] < 10_000
+    assert budget["features_ms"] <= 15
     assert usage["batch_size"] == 4
     assert usage["feature"]["reads"] == 1
     assert [part.split(";")[0] for part in reply.headers["server-timing"].split(", ")] == [
+        "auth",
         "features",
         "queue",
         "model",
         "fallback",
+        "serialise",
         "total",
     ]
 
@@ -81,16 +94,36 @@ async def test_overload_and_loss_are_200_with_the_rung_and_the_reason(door: Door
         ({}, {"budget_ms": 125.5}, 0.1255),
         ({"X-Deadline-Ms": "250"}, {"budget_ms": 100}, 0.1),
         ({"X-Deadline-Ms": "50"}, {"budget_ms": 100}, 0.05),
+        ({"X-Deadline-Ms": "3000000"}, {"budget_ms": 2000000}, 10.0),
     ],
 )
-async def test_the_shorter_budget_counts_from_arrival(
+async def test_the_tightest_budget_counts_from_arrival(
     door: DoorUnderTest, headers: dict[str, str], body: dict[str, Any], budget_s: float
 ) -> None:
-    await door.http.post(ROUTE, json={"inputs": INPUTS} | body, headers=headers)
-    (deadline,) = door.features.deadlines
-    assert deadline.remaining() <= budget_s
+    reply = await door.http.post(ROUTE, json={"inputs": INPUTS} | body, headers=headers)
+    allowed_s = reply.json()["budget"]["total_ms"] / 1e3
+    assert 0.9 * budget_s < allowed_s + reply.json()["stages"]["auth_ms"] / 1e3 <= budget_s * (1 + 1e-6)
     (fact,) = door.facts()
     assert isinstance(fact, CallerFact)
+
+
+@pytest.mark.parametrize(("rung", "value"), [("model", MODEL_SCORE), ("student", STUDENT_SCORE), ("prior", PRIOR_RATE)])
+async def test_a_rung_that_is_named_answers_alone(door: DoorUnderTest, rung: str, value: float) -> None:
+    body = (await door.http.post(ROUTE, json={"inputs": INPUTS, "rungs": [rung]})).json()
+    assert (body["rung"], body["value"], body["reason"]) == (rung, value, None)
+    assert len(door.engine.score_requests) == (rung == "model")
+
+
+async def test_a_rung_that_is_named_and_cannot_answer_is_not_replaced(door: DoorUnderTest) -> None:
+    door.engine.lose()
+    body = (await door.http.post(ROUTE, json={"inputs": INPUTS, "rungs": ["model"]})).json()
+    assert (body["rung"], body["value"], body["reason"]) == ("none", None, "engine_unavailable")
+
+
+async def test_a_budget_that_was_gone_before_the_ladder_names_its_stage(door: DoorUnderTest) -> None:
+    reply = await door.http.post(ROUTE, json={"inputs": INPUTS}, headers={"X-Deadline-Ms": "0.001"})
+    assert (reply.json()["rung"], reply.json()["stages"]["overran"]) == ("student", "auth")
+    assert 'overran;desc="auth"' in reply.headers["server-timing"]
 
 
 async def test_an_alias_chooses_the_version(door: DoorUnderTest, tmp_path: Any) -> None:
@@ -119,6 +152,9 @@ async def test_the_delivery_key_is_the_client_s_and_the_attempt_id_ours(door: Do
         ({"inputs": INPUTS, "budget_ms": "50"}, "budget_ms", "number"),
         ({"inputs": INPUTS, "budget_ms": True}, "budget_ms", "number"),
         ({"inputs": INPUTS, "input": 1}, "input", "alias, budget_ms, inputs"),
+        ({"inputs": INPUTS, "rungs": ["engine"]}, "rungs.0", "'model', 'precomputed', 'student' or 'prior'"),
+        ({"inputs": INPUTS, "rungs": ["precomputed"]}, "rungs", "some of model, student, prior"),
+        ({"inputs": INPUTS, "rungs": "model"}, "rungs", "list"),
         ({"inputs": INPUTS, "alias": ""}, "alias", "at least 1 character"),
         ({"inputs": {**INPUTS, "origin": None}}, "origin", "a value of kind string"),
         ({"inputs": {**INPUTS, "origin": ""}}, "origin", "part of the key of entity route"),

@@ -62,7 +62,7 @@ async def test_a_route_that_does_not_exist_is_404_in_the_shape_of_its_neighbours
     assert ours.status_code == 404
     assert ours.headers["content-type"] == "application/problem+json"
     assert ours.json()["detail"] == "there is no route GET /v1/nothing"
-    theirs = await door.http.post("/v1/embeddings", json={})
+    theirs = await door.http.post("/v1/chat/nothing", json={})
     assert theirs.status_code == 404
     assert theirs.json()["error"]["code"] == "no_such_route"
 

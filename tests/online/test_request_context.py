@@ -38,6 +38,7 @@ async def test_one_line_per_request_says_who_what_and_how_it_ended(door: DoorUnd
         "request_id": "r-1",
         "attempt_id": reply.json()["attempt_id"],
         "trace_id": TRACE,
+        "tenant": "local",
         "predictor": "delay",
         "version": 1,
         "rung": "student",

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import json
-import time
 
-import httpx
 import pytest
 
 from benchmarks.comparison.flows import quantile
 from benchmarks.comparison.installation import PeerFailed
-from benchmarks.comparison.served import Answer, Arrival, ask
+from benchmarks.comparison.served import Answer, Arrival, replayed
+from tests.headrace.loadgen.server import Asked, serving
 
 
 def stream(*contents: str, completion_tokens: int) -> str:
@@ -18,12 +17,13 @@ def stream(*contents: str, completion_tokens: int) -> str:
 
 
 async def answer_to(text: str, status: int = 200) -> Answer:
-    def handler(request: httpx.Request) -> httpx.Response:
-        assert json.loads(request.content)["ignore_eos"] is True
-        return httpx.Response(status, text=text)
+    async def handle(asked: Asked) -> None:
+        assert asked.json()["ignore_eos"] is True
+        asked.reply(text.encode(), status)
 
-    async with httpx.AsyncClient(transport=httpx.MockTransport(handler), base_url="http://door") as client:
-        return await ask(client, Arrival(0.0, "hello", 3), time.perf_counter() - 1.0)
+    async with serving(handle) as server:
+        (answer,) = await replayed(server.url, [Arrival(-1.0, "hello", 3)])
+        return answer
 
 
 async def test_latency_counts_from_the_instant_at_which_the_request_was_due() -> None:
@@ -37,7 +37,7 @@ async def test_latency_counts_from_the_instant_at_which_the_request_was_due() ->
     ("text", "status", "match"),
     [
         (stream("a", completion_tokens=2), 200, "asked for 3 tokens"),
-        (stream("", completion_tokens=3), 200, "asked for 3 tokens"),
+        (stream("", completion_tokens=3), 200, "no_text"),
         ("busy", 503, "503"),
     ],
 )

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("module", ["spool", "meter", "loader", "prices", "quantities", "report"])
+@pytest.mark.parametrize("module", ["spool", "meter", "loader", "prices", "quantities", "report", "diagnosis"])
 def test_imports_without_torch(module: str) -> None:
     code = f"import sys, core_engine.costs.{module}; sys.exit(bool({{'torch', 'transformers'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

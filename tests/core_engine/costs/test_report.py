@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -204,6 +205,24 @@ def test_retries_of_one_delivery_are_one_delivery_of_its_tenant(database: Engine
     ]
     count = reported(database, facts).total.count
     assert (count.attempts, count.deliveries, count.in_time) == (5, 4, 4)
+
+
+def test_a_shadow_costs_and_delivers_nothing(database: Engine) -> None:
+    shadow: dict[str, Any] = {"path": DoorPath.SHADOW, "version": 2}
+    facts: list[Fact] = [
+        caller("live"),
+        device("live", 1.0),
+        caller("again", caller_cpu_s=0.5, delivered_in_time=False, **shadow),
+        device("again", 2.0, **shadow),
+        interval(end=4.0, busy_s=3.0),
+    ]
+    made = reported(database, facts)
+    answered, shadowed = line(made, "online", "delay"), line(made, "shadow", "delay")
+    assert (answered.count.attempts, answered.count.deliveries, answered.count.in_time) == (1, 1, 1)
+    assert (shadowed.count.attempts, shadowed.count.deliveries, shadowed.count.in_time) == (1, 0, 0)
+    assert shadowed.terms[Term.DEVICE] == 2 * answered.terms[Term.DEVICE]
+    assert shadowed.terms[Term.CALLER_CPU] == Decimal("0.5")
+    assert made.total.count.deliveries == 1
 
 
 def test_a_missing_side_is_named(database: Engine) -> None:

@@ -21,13 +21,16 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from core_engine.contracts import Path as DoorPath
-from core_engine.contracts import Pool, ReadCost, Reason, Rung, Usage
+from core_engine.contracts import Pool, ReadCost, Reason, Rung, StageTimes, Usage
 from core_engine.costs.facts import CallerFact, DeviceFact, Fact
-from core_engine.costs.spool import Spool, read_spool
+from core_engine.costs.spool import Spool, decode_line, read_spool
 from core_engine.metrics import Metrics
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
-USAGE = Usage(prompt_tokens=3, computed_tokens=3, completion_tokens=2, batch_size=4, device_s=0.5, kv_block_s=1.5)
+USAGE = Usage(
+    prompt_tokens=3, computed_tokens=3, completion_tokens=2, batch_size=4, device_s=0.5, kv_block_s=1.5, queue_s=0.25
+)
+TIMES = ("queue_s", "prefill_s", "decode_s")
 NEVER_S = 3600.0
 
 
@@ -268,6 +271,23 @@ def test_a_damaged_line_inside_is_reported_and_is_not_called_torn(tmp_path: Path
 def test_a_fact_holds_no_value_of_an_input_or_a_feature() -> None:
     allowed = {
         "type", "attempt_id", "delivery_key", "tenant", "path", "predictor", "version", "rung", "reason", "feature",
-        "caller_cpu_s", "delivered_in_time", "arrived_at", "answered_at",
+        "caller_cpu_s", "delivered_in_time", "arrived_at", "answered_at", "stages",
     }  # fmt: skip
     assert set(json.loads(msgspec.json.encode(caller_fact()))) == allowed
+
+
+def test_stages_come_back_as_they_were_and_a_fact_from_before_they_were_told_has_none() -> None:
+    told = caller_fact(stages=StageTimes(features_ms=1.5, total_ms=7.0, overran="model"))
+    line = msgspec.json.encode(told)
+    assert decode_line(line) == told
+    older = {name: value for name, value in json.loads(line).items() if name != "stages"}
+    assert decode_line(json.dumps(older).encode()) == caller_fact()
+
+
+def test_a_devices_fact_has_the_times_of_its_usage_and_one_from_before_has_none() -> None:
+    fact = device_fact()
+    assert (fact.queue_s, fact.prefill_s, fact.decode_s) == (USAGE.queue_s, USAGE.prefill_s, USAGE.decode_s)
+    older = {k: v for k, v in json.loads(msgspec.json.encode(fact)).items() if k not in TIMES}
+    read = decode_line(json.dumps(older).encode())
+    assert isinstance(read, DeviceFact)
+    assert (read.queue_s, read.prefill_s, read.decode_s) == (None, None, None)

@@ -15,9 +15,23 @@ from core_engine.contracts import (
     SamplingParams,
     ScoreRequest,
 )
-from core_engine.errors import DeadlineExceeded, EngineRefused, HeadraceError, PromptTooLong, UnknownName
+from core_engine.errors import (
+    DeadlineExceeded,
+    EngineRefused,
+    HeadraceError,
+    InvalidRequest,
+    PromptTooLong,
+    UnknownName,
+)
 from core_engine.llm import messages as wire
-from core_engine.llm.translation import error_of, generate_message, generate_request, score_message, score_request
+from core_engine.llm.translation import (
+    error_of,
+    failed_message,
+    generate_message,
+    generate_request,
+    score_message,
+    score_request,
+)
 
 GENERATE = GenerateRequest(
     attempt_id="a",
@@ -62,6 +76,15 @@ def test_an_error_keeps_its_kind_and_its_words(kind: type[HeadraceError]) -> Non
     error = error_of(wire.Failed("a", kind.code, "the words"))
     assert type(error) is kind
     assert str(error) == "the words"
+
+
+def test_a_refused_request_keeps_the_field_that_was_wrong() -> None:
+    refused = InvalidRequest("the words", field="json_schema", value={"a": 1}, expected="another")
+    packed = msgspec.msgpack.encode(failed_message("a", refused, "it failed: "))
+    error = error_of(msgspec.msgpack.decode(packed, type=wire.Failed))
+    assert isinstance(error, InvalidRequest)
+    assert (str(error), error.field) == ("it failed: the words", "json_schema")
+    assert failed_message("a", EngineRefused("full")).field is None
 
 
 def test_a_code_that_is_not_known_is_still_an_error() -> None:

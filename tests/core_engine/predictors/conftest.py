@@ -17,6 +17,7 @@ from core_engine.costs.spool import Spool, read_spool
 from core_engine.llm.tokenizer import Tokenizer
 from core_engine.metrics import Metrics
 from core_engine.predictors.declaration import LMGenerate, Predictor
+from core_engine.predictors.places import Places
 from core_engine.predictors.predict import PredictFlow
 from core_engine.predictors.registry import Registry
 from core_engine.predictors.rungs import RungCache
@@ -37,6 +38,7 @@ class Ladder:
     connect_predictions: bool = True
     tokenizer: Tokenizer | None = None
     feature_cap_s: float = 0.015
+    places: Places | None = None
 
     async def predict(
         self,
@@ -46,11 +48,26 @@ class Ladder:
         predictor: Predictor | None = None,
         clock: Monotonic = time.monotonic,
         is_batch: bool = False,
+        rungs: tuple[contracts.Rung, ...] = (),
+        flow: PredictFlow | None = None,
     ) -> Prediction:
+        """By `flow`, where a test needs one that remembers; by a new one otherwise."""
         chosen = predictor or self.predictor
         if not isinstance(chosen.model, LMGenerate):
             await self.rungs.get(chosen, Deadline.never())  # as a door does before it serves
-        flow = PredictFlow(
+        request = PredictRequest(
+            predictor="delay",
+            inputs=INPUTS if inputs is None else inputs,
+            attempt_id="attempt",
+            deadline=deadline or Deadline.never(),
+            delivery_key="delivery",
+            path=contracts.Path.BATCH if is_batch else contracts.Path.ONLINE,
+            rungs=rungs,
+        )
+        return await (flow or self.flow(clock)).predict(chosen, request)
+
+    def flow(self, clock: Monotonic = time.monotonic) -> PredictFlow:
+        return PredictFlow(
             features=self.features,
             engine=self.engine,
             rungs=self.rungs,
@@ -59,17 +76,9 @@ class Ladder:
             feature_cap_s=self.feature_cap_s,
             predictions=self.predictions if self.connect_predictions else None,
             tokenizer=self.tokenizer,
+            places=self.places,
             clock=clock,
         )
-        request = PredictRequest(
-            predictor="delay",
-            inputs=INPUTS if inputs is None else inputs,
-            attempt_id="attempt",
-            deadline=deadline or Deadline.never(),
-            delivery_key="delivery",
-            path=contracts.Path.BATCH if is_batch else contracts.Path.ONLINE,
-        )
-        return await flow.predict(chosen, request)
 
     def facts(self) -> list[Fact]:
         self.spool.flush()

@@ -12,7 +12,7 @@ from core_engine.errors import UnknownName
 from core_engine.predictors.catalogue import Catalogue
 from core_engine.predictors.registry import Registry, RegistryView
 from core_engine.predictors.tables import Base, open_database
-from tests.core_engine.predictors.doubles import delay_predictor
+from tests.core_engine.predictors.doubles import INPUTS, delay_predictor
 
 
 class WatchedRegistry(Registry):
@@ -48,6 +48,58 @@ async def test_an_alias_that_moves_is_followed_in_the_background(tmp_path: Path)
     assert catalogue.resolve("delay").version == 1
     await catalogue.close()
     database.dispose()
+
+
+@pytest.fixture
+def two_versions(registry: Registry, tmp_path: Path) -> Registry:
+    for version in (1, 2):
+        registry.register(delay_predictor(tmp_path, version=version))
+    registry.set_alias("delay", "live", 1)
+    return registry
+
+
+async def test_a_canary_takes_its_share_and_an_alias_is_itself(two_versions: Registry) -> None:
+    catalogue = Catalogue(two_versions)
+    two_versions.set_alias("delay", "canary", 2, percent=100.0)
+    await catalogue.refresh()
+    assert catalogue.choose("delay", INPUTS).version == 2
+    assert catalogue.choose("delay", INPUTS, alias="live").version == 2
+    assert catalogue.resolve("delay").version == 1
+    two_versions.set_alias("delay", "canary", 2, percent=0.0)
+    await catalogue.refresh()
+    assert catalogue.choose("delay", INPUTS).version == 1
+    assert catalogue.choose("delay", INPUTS, alias="canary").version == 2
+
+
+async def test_a_shadow_follows_live_and_nobody_else(two_versions: Registry) -> None:
+    catalogue = Catalogue(two_versions)
+    await catalogue.refresh()
+    assert catalogue.shadow_of("delay", 1) is None
+    two_versions.set_alias("delay", "shadow", 2)
+    await catalogue.refresh()
+    shadow = catalogue.shadow_of("delay", 1)
+    assert shadow is not None
+    assert shadow.version == 2
+    assert catalogue.shadow_of("delay", 2) is None
+    assert catalogue.shadow_of("other", 1) is None
+    two_versions.set_alias("delay", "shadow", 1)
+    await catalogue.refresh()
+    assert catalogue.shadow_of("delay", 1) is None, "it would be compared with itself"
+
+
+async def test_a_view_is_made_ready_before_it_is_used(two_versions: Registry) -> None:
+    used: list[tuple[int | None, int]] = []
+
+    async def prepare(view: RegistryView) -> None:
+        used.append((catalogue.view.aliases.get(("delay", "live")), view.aliases["delay", "live"]))
+
+    catalogue = Catalogue(two_versions, prepare=prepare)
+    await catalogue.refresh()
+    await catalogue.refresh()  # nothing new
+    two_versions.set_alias("delay", "live", 2)
+    await catalogue.refresh()
+    assert used == [(None, 1), (1, 2)]
+    assert catalogue.resolve("delay").version == 2
 
 
 async def test_a_lost_database_keeps_the_last_view_and_is_logged_once(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core_engine.contracts import Path, Rung
+from core_engine.contracts import Path, Pool, Rung
 from core_engine.predictors.declaration import (
     Artifact,
     FeatureUse,
@@ -19,7 +19,7 @@ from core_engine.predictors.declaration import (
     Predictor,
     TorchScorer,
 )
-from core_engine.predictors.plan import NIGHT_S, Plan, duration, plan
+from core_engine.predictors.plan import NIGHT_S, Plan, duration, plan, quoted
 from core_engine.predictors.soundness import check_declaration
 from tests.core_engine.predictors.doubles import delay_predictor, notice_predictor
 
@@ -128,6 +128,13 @@ def test_features_that_a_stream_feeds_are_named_and_do_not_change_the_mode(folde
     assert ", reading airport as the stream has left it by then; batch beside it" in made.why
     assert "elsewhere" not in made.why
     assert "reading" not in plain.why
+
+
+def test_the_objective_decides_the_pool_and_the_figures(folder: FilePath) -> None:
+    fast = delay_predictor(folder, budget_ms=50.0)
+    many = delay_predictor(folder, objective=Objective.THROUGHPUT)
+    assert (fast.pool, quoted(fast)) == (Pool.INTERACTIVE, "latency: share within 50 ms, p50, p99")
+    assert (many.pool, quoted(many)) == (Pool.BULK, "throughput: rows/s, device seconds per 1,000 rows")
 
 
 @pytest.mark.parametrize(

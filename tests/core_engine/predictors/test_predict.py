@@ -297,7 +297,7 @@ async def test_one_fact_and_one_count_per_prediction(ladder: Ladder) -> None:
     assert fact.arrived_at.tzinfo is not None
     assert fact.answered_at >= fact.arrived_at
     counted = ladder.sample(
-        "headrace_predictions_total", predictor="delay", rung="student", reason="engine_unavailable"
+        "headrace_predictions_total", predictor="delay", version="1", rung="student", reason="engine_unavailable"
     )
     assert counted == 1
     assert ladder.sample("headrace_feature_values_total", predictor="delay", state="present") == 1

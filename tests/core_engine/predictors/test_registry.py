@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from datetime import UTC
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 from sqlalchemy import Engine, text
 from sqlalchemy.orm import Session
 
-from core_engine.errors import ConfigurationError, UnknownName
+from core_engine.errors import ConfigurationError, InvalidRequest, UnknownName
+from core_engine.predictors.alias_history import Cause
 from core_engine.predictors.declaration import Predictor
 from core_engine.predictors.registry import Registry, RegistryView
 from core_engine.predictors.tables import Base, PredictorVersion, open_database
@@ -66,6 +68,60 @@ def test_an_alias_moves_and_moves_back(registry: Registry, predictor: Predictor,
     assert registry.resolve("delay") == second
     registry.set_alias("delay", "live", 1)
     assert registry.resolve("delay") == predictor
+
+
+def test_every_move_of_an_alias_is_kept_in_its_order(registry: Registry, predictor: Predictor, tmp_path: Path) -> None:
+    for each in (predictor, delay_predictor(tmp_path, version=2)):
+        registry.register(each)
+    registry.set_alias("delay", "live", 1)
+    registry.set_alias("delay", "live", 1)  # no move
+    registry.set_alias("delay", "canary", 2, percent=5.0)
+    registry.set_alias("delay", "canary", 2, percent=20.0)
+    registry.remove_alias("delay", "canary")
+    registry.set_alias("delay", "live", 2)
+    registry.set_alias("delay", "live", 1, cause=Cause.ROLLBACK)
+    told = [(move.alias, move.version, move.percent, move.cause) for move in registry.moves("delay")]
+    assert told == [
+        ("live", 1, None, Cause.SET),
+        ("canary", 2, 5.0, Cause.SET),
+        ("canary", 2, 20.0, Cause.SET),
+        ("canary", None, None, Cause.REMOVED),
+        ("live", 2, None, Cause.SET),
+        ("live", 1, None, Cause.ROLLBACK),
+    ]
+    assert [move.version for move in registry.moves("delay", "live")] == [1, 2, 1]
+    assert registry.moves("delay")[0].moved_at.tzinfo is UTC
+
+
+def test_a_canary_has_its_share_until_it_is_taken_away(registry: Registry, predictor: Predictor) -> None:
+    registry.register(predictor)
+    registry.set_alias("delay", "canary", 1, percent=0.5)
+    assert registry.view().percents == {"delay": 0.5}
+    registry.remove_alias("delay", "canary")
+    assert registry.view() == RegistryView({("delay", 1): predictor})
+    with pytest.raises(UnknownName, match="alias 'canary' of predictor 'delay' is unknown"):
+        registry.remove_alias("delay", "canary")
+
+
+@pytest.mark.parametrize(
+    ("alias", "percent", "words"),
+    [
+        ("canary", None, "0 to 100"),
+        ("canary", -0.1, "0 to 100"),
+        ("canary", 100.1, "0 to 100"),
+        ("canary", math.nan, "0 to 100"),
+        ("live", 5.0, "alias 'live' takes no share"),
+        ("shadow", 5.0, "alias 'shadow' takes no share"),
+    ],
+)
+def test_a_share_that_cannot_be_is_refused_and_moves_nothing(
+    registry: Registry, predictor: Predictor, alias: str, percent: float | None, words: str
+) -> None:
+    registry.register(predictor)
+    with pytest.raises(InvalidRequest, match=words) as caught:
+        registry.set_alias("delay", alias, 1, percent=percent)
+    assert caught.value.field == "percent"
+    assert registry.moves("delay") == []
 
 
 def test_an_alias_cannot_point_at_nothing(registry: Registry, predictor: Predictor) -> None:

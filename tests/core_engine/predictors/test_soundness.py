@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ NUMERIC = ColumnKind.NUMERIC
 
 def test_sound_declarations_pass(tmp_path: Path) -> None:
     check_declaration(delay_predictor(tmp_path))
+    check_declaration(delay_predictor(tmp_path, threshold=0.5))
     check_declaration(notice_predictor())
 
 
@@ -56,6 +58,7 @@ def test_sound_declarations_pass(tmp_path: Path) -> None:
         ({"features": (FeatureUse(ref=MEAN_DELAY, on_null=OnState.DEFAULT),)}, "declares none"),
         ({"budget_ms": 0.0}, "budget_ms must be positive"),
         ({"reserve_ms": -1.0}, "not negative"),
+        ({"threshold": math.nan}, "a threshold is a finite score"),
     ],
 )
 def test_each_fault_is_named(tmp_path: Path, changes: dict[str, Any], fault: str) -> None:

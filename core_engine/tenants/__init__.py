@@ -1,0 +1,1 @@
+"""Who asks, and how much of this platform may be theirs: API keys, tenants and their quotas."""
