@@ -38,6 +38,7 @@ from core_engine.quality.texts import Text
 
 RATE = 1.9  # requests per second of W2
 QUICK_KL_TOKENS = 2048
+QUICK_PATIENCE_S = 12.0  # for a peer to be ready: vLLM often takes longer, and is then left out of a quick run
 MEASURABLE = ("vllm", "transformers")  # give full distributions
 
 
@@ -83,7 +84,8 @@ def starters(plan: Plan, exits: ExitStack) -> Iterator[tuple[str, Callable[[], S
         folder = Path(exits.enter_context(tempfile.TemporaryDirectory(prefix="hr-")))
         yield str(precision), partial(OurEngine, precision, folder)
     for variant in plan.variants:
-        yield variant.name, partial(PeerProcess, variant, plan.installation(variant))
+        patience_s = QUICK_PATIENCE_S if plan.quick else None
+        yield variant.name, partial(PeerProcess, variant, plan.installation(variant), patience_s=patience_s)
 
 
 def _speed(plan: Plan, figures: Figures) -> Result:

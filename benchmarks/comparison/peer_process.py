@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,8 +24,15 @@ KV_GIB = 1  # the least that vLLM and OpenVINO can be told; 32 requests of W1 ho
 class PeerProcess:
     """A `Side`. The clock runs in the peer's process, around its own loop; only orders go over the pipe."""
 
-    def __init__(self, variant: Variant, installation: Installation, scripts: Path = SCRIPTS) -> None:
-        """Start it and wait until it is ready. Raises `PeerFailed`."""
+    def __init__(
+        self,
+        variant: Variant,
+        installation: Installation,
+        scripts: Path = SCRIPTS,
+        *,
+        patience_s: float | None = None,
+    ) -> None:
+        """Start it and wait until it is ready, at most `patience_s` if given. Raises `PeerFailed`."""
         self.peak_rss_bytes = 0
         settings = {
             "model": str(installation.model(variant)),
@@ -44,6 +52,7 @@ class PeerProcess:
         self._started_s = time.perf_counter()
         self._child = Child(command, environ, log, piped=True)
         try:
+            self._wait_ready(patience_s)
             self.label = variant.label(self._read()["version"])
         except PeerFailed:
             self._child.close()
@@ -82,6 +91,12 @@ class PeerProcess:
         except BrokenPipeError:
             raise PeerFailed(f"{self.label.name} is gone: {self._child.last_words()}") from None
         return self._read()
+
+    def _wait_ready(self, patience_s: float | None) -> None:
+        assert self._child.process.stdout is not None, "the child is piped"
+        said, _, _ = select.select([self._child.process.stdout], [], [], patience_s)
+        if not said:
+            raise PeerFailed(f"it was not ready after {patience_s:g} s")
 
     def _read(self) -> dict[str, Any]:
         assert self._child.process.stdout is not None, "the child is piped"

@@ -26,6 +26,8 @@ class Stub(Peer):
         print("noise on stdout")
         if settings["mode"] == "broken":
             sys.exit("the model file is damaged")
+        if settings["mode"] == "slow":
+            sys.stdin.read()
         self.child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
 
     def run(self, jobs, concurrency):
@@ -38,10 +40,10 @@ serve(Stub)
 """
 
 
-def start(tmp_path: Path, mode: str = "") -> PeerProcess:
+def start(tmp_path: Path, mode: str = "", patience_s: float | None = None) -> PeerProcess:
     (tmp_path / "run_transformers.py").write_text(RUNNER)
     variant = Variant("stub", "transformers", "none", 8, "model", mode)
-    return PeerProcess(variant, Installation("transformers", tmp_path), tmp_path)
+    return PeerProcess(variant, Installation("transformers", tmp_path), tmp_path, patience_s=patience_s)
 
 
 def test_it_tells_its_version_and_serves_jobs_whatever_it_prints(tmp_path: Path) -> None:
@@ -88,3 +90,8 @@ def test_what_a_peer_started_ends_with_it(tmp_path: Path) -> None:
     ended, _, _ = select.select([handle], [], [], 60)
     os.close(handle)
     assert ended == [handle]
+
+
+def test_a_peer_that_is_not_ready_in_time_is_given_up_and_ended(tmp_path: Path) -> None:
+    with pytest.raises(PeerFailed, match="it was not ready after 0.1 s"):
+        start(tmp_path, "slow", patience_s=0.1)
