@@ -93,5 +93,5 @@ def test_what_a_peer_started_ends_with_it(tmp_path: Path) -> None:
 
 
 def test_a_peer_that_is_not_ready_in_time_is_given_up_and_ended(tmp_path: Path) -> None:
-    with pytest.raises(PeerFailed, match="it was not ready after 0.1 s"):
+    with pytest.raises(PeerFailed, match=r"it was not ready after 0\.1 s"):
         start(tmp_path, "slow", patience_s=0.1)
