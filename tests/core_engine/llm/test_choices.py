@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -60,9 +61,18 @@ async def test_choices_are_what_separate_requests_with_their_seeds_give(n: int) 
 
 
 async def test_choices_run_side_by_side() -> None:
-    async with running() as (client, _):
-        order = [each.index async for each in generate_choices(client, asked(), 3)]
-    assert set(order[:6]) == {0, 1, 2}  # not one after the other
+    all_have_begun = asyncio.Barrier(3)  # one after the other, the first would wait here for ever
+
+    async def held(stream: AsyncGenerator[TextDelta, None]) -> AsyncGenerator[TextDelta, None]:
+        yield await anext(stream)
+        await all_have_begun.wait()
+        async for delta in stream:
+            yield delta
+
+    async with running() as (client, _), asyncio.timeout(60):
+        streams = [held(generate_text(client, TOKENIZER, choice(asked(), index))) for index in range(3)]
+        order = [each.index async for each in merged(streams)]
+    assert set(order) == {0, 1, 2}
 
 
 async def test_one_that_ends_early_leaves_the_others_running() -> None:
