@@ -78,12 +78,16 @@ class Unseen:
     def __init__(self) -> None:
         self._sent: deque[tuple[int, Work]] = deque()
 
-    def admit(self, request: GenerateRequest, snapshot: Snapshot, now_ns: int) -> None:
+    def admit(
+        self, request: GenerateRequest, snapshot: Snapshot, now_ns: int, margin_s: float = 0.0
+    ) -> Forecast | None:
         """Count `request`, about to be sent at `now_ns`; one with a deadline goes through `check_admission` first."""
         work = Work.of(request, _cached_share(snapshot, request.pool))
+        forecast = None
         if request.deadline.is_finite:
-            check_admission(snapshot, self.works, work, request.deadline.remaining())
+            forecast = check_admission(snapshot, self.works, work, request.deadline.remaining(), margin_s)
         self._sent.append((now_ns, work))
+        return forecast
 
     def see(self, snapshot: Snapshot) -> None:
         """Forget what was sent before the engine last read its mail: it is in the snapshot."""
@@ -98,26 +102,31 @@ class Unseen:
         return [work for _, work in self._sent]
 
 
-def check_admission(snapshot: Snapshot, unseen: Iterable[Work], work: Work, remaining_s: float) -> None:
-    """Refuse `work` if it is predicted to finish after `remaining_s`; an engine that has told no step time takes all.
+def check_admission(
+    snapshot: Snapshot, unseen: Iterable[Work], work: Work, remaining_s: float, margin_s: float = 0.0
+) -> Forecast | None:
+    """Refuse `work` if it is predicted to finish less than `margin_s` before `remaining_s` are over; an engine that has
+    told no step time takes all, and nothing is predicted.
 
     Raises:
         EngineRefused: with the predicted finish, what is left, and the load that they follow from.
     """
     if not snapshot.coefficients or not snapshot.max_step_tokens:
-        return
+        return None
     loaded = with_unseen(snapshot, unseen)
     own = _load(loaded, work.pool)
     completion = work.certain_tokens
     if own.waiting + own.running:
         completion = max(completion, round(own.completion_ratio * work.max_tokens))
     forecast = predict_finish(loaded, work, completion)
-    if forecast.finish_s > remaining_s * (1 + 1e-9):
+    if forecast.finish_s + margin_s > remaining_s * (1 + 1e-9):
+        late = f" and up to {margin_s:.3f} s later" if margin_s else ""
         raise EngineRefused(
-            f"predicted to finish in {forecast.finish_s:.3f} s (first token in {forecast.first_token_s:.3f} s), "
+            f"predicted to finish in {forecast.finish_s:.3f} s{late} (first token in {forecast.first_token_s:.3f} s), "
             f"{remaining_s:.3f} s are left: {work.prompt_tokens} prompt and {completion} completion tokens, behind "
             f"{own.waiting} waiting {work.pool} requests with {own.waiting_tokens} prompt tokens, {own.running} running"
         )
+    return forecast
 
 
 def with_unseen(snapshot: Snapshot, unseen: Iterable[Work]) -> Snapshot:

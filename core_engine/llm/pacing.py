@@ -18,6 +18,9 @@ from core_engine.llm.step_time import StepTime
 
 QUIET_S = 10.0  # how long after the last interactive sequence bulk still leaves room for the next
 LOSS = 0.02  # what a long prompt alone may lose by being cut into chunks
+# A fit to prompts of one length cannot tell what every step costs from what each token does, and may have the former
+# near zero; no chunk is made shorter for that.
+LEAST_CHUNK_S = 0.015
 AIM = 0.97  # of the largest slow-down: aiming at all of it misses it half of the time
 # What bulk may use of what requests can spare; chosen by simulation (docs/performance.md), flat around these values:
 PACE_SHARE = 0.1  # of the slow-down that decode rows may have
@@ -123,7 +126,7 @@ class Pacer:
         what every step costs is then `LOSS` of it, and others would only wait.
         """
         step_time = plan.step_time
-        longest_s = plan.predicted_s + (step_time.a / LOSS if step_time.a else math.inf)
+        longest_s = plan.predicted_s + (max(step_time.a / LOSS, LEAST_CHUNK_S) if step_time.a else math.inf)
         if not decoding or prompts is None:
             return longest_s
         share = prefill_share(prompts, plan.now, step_time, self._max_step_tokens)

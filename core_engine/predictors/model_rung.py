@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from core_engine.contracts import (
@@ -28,6 +29,7 @@ from core_engine.predictors.climb import Climb, Missed, in_ms, one_score, reason
 from core_engine.predictors.declaration import LMScore
 from core_engine.predictors.label_prompt import LabelPrompts
 from core_engine.predictors.model_records import ModelRecord, ModelRecords
+from core_engine.tenants.quotas import Quotas
 
 if TYPE_CHECKING:  # pyzmq and tokenizers are the affair of those who build them
     from core_engine.llm.client import EngineClient
@@ -40,11 +42,21 @@ class ModelRung:
     """`tokenizer` None: a predictor that the language model scores has no model rung in this process.
 
     `guarded`: a breaker stands before the engine. Without one, as in a job that has time, every request asks.
+    `quotas`: what tenants may spend of the language model's tokens online; None, as in a job: no limit.
     """
 
-    def __init__(self, engine: EngineClient, tokenizer: Tokenizer | None, clock: Monotonic, *, guarded: bool) -> None:
+    def __init__(
+        self,
+        engine: EngineClient,
+        tokenizer: Tokenizer | None,
+        clock: Monotonic,
+        *,
+        guarded: bool,
+        quotas: Quotas | None = None,
+    ) -> None:
         self.records = ModelRecords(clock)
         self._guarded = guarded
+        self._quotas = quotas
         self._engine = engine
         self._prompts = LabelPrompts(tokenizer) if tokenizer is not None else None
         self._clock = clock
@@ -55,6 +67,7 @@ class ModelRung:
         Raises:
             Missed: a door at its limit, features that the model may not use, no time, an open breaker, or whatever the
                 engine answered instead.
+            QuotaExceeded: the tenant has no tokens left for the language model.
         """
         deadline = climb.request.deadline.child(math.inf, climb.reserve_s)
         if climb.shed is not None:
@@ -69,7 +82,8 @@ class ModelRung:
 
     async def _ask_language_model(self, climb: Climb, model: LMScore, deadline: Deadline) -> float:
         request = self._label_request(climb, deadline)
-        result = await self._timed(climb, lambda: self._engine.head(request), deadline)
+        with self._spending(request):
+            result = await self._timed(climb, lambda: self._engine.head(request), deadline)
         if len(result.values) != len(model.labels):
             raise Missed(Reason.MODEL_ERROR, f"expected {len(model.labels)} probabilities, got {len(result.values)}")
         names = [label.name for label in model.labels]
@@ -77,6 +91,21 @@ class ModelRung:
         value = one_score((scores[climb.predictor.label],))
         climb.scores = scores
         return value
+
+    @contextmanager
+    def _spending(self, request: GenerateRequest) -> Iterator[None]:
+        """The prompt's tokens are the tenant's; a question that was not answered has used none. Nobody asked for a
+        shadow's, and what a stream or a job asks is on no tenant's key."""
+        quotas, num_tokens = self._quotas, len(request.prompt_token_ids)
+        if quotas is None or request.path is not Path.ONLINE:
+            yield
+            return
+        quotas.take_tokens(request.tenant, num_tokens)
+        try:
+            yield
+        except Missed:
+            quotas.give_back_tokens(request.tenant, num_tokens)
+            raise
 
     async def _timed(self, climb: Climb, ask: Callable[[], Awaitable[Result]], deadline: Deadline) -> Result:
         """The engine's answer; what it took is the model's time, all but the device's own of it is queue."""
@@ -127,6 +156,7 @@ class ModelRung:
             path=climb.request.path,
             template_tokens=asked.template_tokens,
             head=asked.head,
+            traceparent=climb.request.traceparent,
         )
 
 
@@ -140,6 +170,7 @@ def _score_request(climb: Climb, deadline: Deadline) -> ScoreRequest:
         pool=_pool(climb),
         tenant=climb.request.tenant,
         path=climb.request.path,
+        traceparent=climb.request.traceparent,
     )
 
 

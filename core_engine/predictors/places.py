@@ -9,12 +9,16 @@ turn. It is the delay that this process adds to everything it does, whatever the
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 
 from core_engine.contracts import Deadline, Monotonic
 from core_engine.gradient_limit import GradientLimit
+
+TURNS = 3  # of the event loop that an answer by the model needs: for the features, for the engine's reply, for its own
+TURN_HOLD_S = 0.02  # how long a long turn counts after shorter ones: of those who ask in one turn, the last waits least
 
 
 @dataclass(slots=True)
@@ -41,6 +45,7 @@ class Places:
         self._max_wait_s = max_wait_s
         self._clock = clock
         self._queues: defaultdict[str, _Queue] = defaultdict(_Queue)  # by predictor: as many as are registered
+        self._turn_s, self._turned_s = 0.0, -math.inf  # the longest turn of late, and when it ended
 
     @property
     def in_flight(self) -> int:
@@ -51,14 +56,27 @@ class Places:
     def num_waiting(self) -> int:
         return sum(len(queue.waiting) for queue in self._queues.values())
 
+    @property
+    def turn_s(self) -> float:
+        """How long turns of the event loop take of late, seconds: whatever waits for one waits so long at the most."""
+        return self._turn_s if self._clock() - self._turned_s <= TURN_HOLD_S else 0.0
+
     async def take(self, predictor: str, deadline: Deadline) -> bool:
-        """Whether there is a place, waited for at most until `deadline`; who got one gives it back by `leave`."""
+        """Whether there is a place, waited for at most until `deadline`; who got one gives it back by `leave`.
+
+        There is none for a request whose answer the loop's own turns would make late, and nobody waits for one while a
+        turn takes longer than anybody may wait.
+        """
         queue = self._queues[predictor]
         asyncio.get_running_loop().call_soon(self._turned, queue, self._clock())
+        if deadline.remaining() < TURNS * self.turn_s:
+            return False
         if queue.in_flight < self.limit.value and not queue.waiting:
             queue.in_flight += 1
             return True
-        return len(queue.waiting) < self._max_waiting and await self._waited(queue, deadline)
+        if len(queue.waiting) >= self._max_waiting or self.turn_s > self._max_wait_s:
+            return False
+        return await self._waited(queue, deadline)
 
     def leave(self, predictor: str) -> None:
         self._leave(self._queues[predictor])
@@ -93,7 +111,10 @@ class Places:
             self._leave(queue)
 
     def _turned(self, queue: _Queue, since_s: float) -> None:
-        self.limit.add(self._clock() - since_s, queue.in_flight)
+        now_s = self._clock()
+        if now_s - since_s >= self.turn_s:
+            self._turn_s, self._turned_s = now_s - since_s, now_s
+        self.limit.add(now_s - since_s, queue.in_flight)
 
 
 def _give_up(queue: _Queue, place: asyncio.Future[bool]) -> None:

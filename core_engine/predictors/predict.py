@@ -2,8 +2,8 @@
 
 Doors call `PredictFlow.predict` and nothing else. It reads features, tries the predictor's rungs in their declared
 order and says which one answered and why none above it did. Overload or a lost dependency is the next rung, never an
-exception; only a request that is wrong as sent raises. It knows no wire and opens no connection: a composition root
-hands it the reader, the engine client, the loaded rungs and the spool.
+exception; only a request that is wrong as sent raises, or one past its tenant's quota. It knows no wire and opens no
+connection: a composition root hands it the reader, the engine client, the loaded rungs and the spool.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from core_engine.predictors.places import Places
 from core_engine.predictors.preparation import Preparation
 from core_engine.predictors.rungs import RungCache
 from core_engine.readers import FeatureReader, PredictionReader
+from core_engine.tenants.quotas import Quotas
 
 if TYPE_CHECKING:  # pyzmq and tokenizers are the affair of those who build them
     from core_engine.llm.client import EngineClient
@@ -64,7 +65,7 @@ class PredictFlow:
     """Built once per process. `feature_cap_s` is the most of a budget that the feature read, or a look-up, may take.
 
     With `places`, as at a door, predictions that find none are answered below the model, and a model that does not
-    answer at all is not asked for a while. Without, as in a job, everybody asks.
+    answer at all is not asked for a while. Without, as in a job, everybody asks. `quotas`: see `ModelRung`.
     """
 
     def __init__(
@@ -79,11 +80,12 @@ class PredictFlow:
         predictions: PredictionReader | None = None,
         tokenizer: Tokenizer | None = None,
         places: Places | None = None,
+        quotas: Quotas | None = None,
         clock: Monotonic = time.monotonic,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._features = features
-        self._model = ModelRung(engine, tokenizer, clock, guarded=places is not None)
+        self._model = ModelRung(engine, tokenizer, clock, guarded=places is not None, quotas=quotas)
         self._fallbacks = Fallbacks(predictions, feature_cap_s, clock)
         self._rungs = rungs
         self._spool = spool
@@ -99,6 +101,7 @@ class PredictFlow:
         Raises:
             InvalidRequest: inputs that do not match the declaration, a rung asked for that may not answer, or a
                 predictor that generates text.
+            QuotaExceeded: the language model scores for this predictor, and the tenant has no tokens left.
         """
         started_s, arrived_at = self._clock(), self._now()
         if isinstance(predictor.model, LMGenerate):
@@ -109,7 +112,7 @@ class PredictFlow:
                 expected="a predictor that scores",
             )
         inputs = check_inputs(predictor, request.inputs)
-        ladder, kept_s = ladder_of(predictor, request), reserve_s(predictor)
+        ladder, kept_s = ladder_of(predictor, request), self._reserve_s(predictor)
         asked = _Asked(predictor, request, inputs, ladder, kept_s, started_s, arrived_at)
         places = self._places
         if places is None or Rung.MODEL not in ladder or request.path is Path.SHADOW:
@@ -126,6 +129,12 @@ class PredictFlow:
         """The worst of all versions that were asked."""
         states = [record.breaker.state for record in self._model.records.by_version.values()]
         return max(states, default=BreakerState.CLOSED)
+
+    def _reserve_s(self, predictor: Predictor) -> float:
+        """What is kept for the rungs below the model: as declared and, at a door, two turns of its event loop; in one
+        the request has lain unseen, in the other the answer will lie unsent."""
+        declared_s, places = reserve_s(predictor), self._places
+        return declared_s + 2 * places.turn_s if places is not None and declared_s > 0 else declared_s
 
     # -- the stages
 

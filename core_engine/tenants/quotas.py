@@ -19,6 +19,7 @@ from core_engine.tenants.bucket import Bucket, Rate
 
 MINUTE_S = 60.0
 STREAM_S = 1.0  # when to try again for a stream: nobody knows when one ends
+EXACT = 1e-9  # so that a share of 1/49 of 98 is 2
 CROWDING = 4  # where there are other tenants, one may hold so many streams for each that it leaves free
 
 
@@ -58,7 +59,7 @@ class Lease:
 
 
 class Quotas:
-    """Of one process, on its one event loop: each HTTP worker enforces its `share` of every rate by itself.
+    """Of one process, on its one event loop: each HTTP worker enforces its `share` of every limit by itself.
 
     Nothing is asked of a database or of Redis, so a quota holds while they are away, and a refusal costs microseconds.
     """
@@ -105,27 +106,41 @@ class Quotas:
             EngineRefused: this door has `max_streams` open, or so many that no more may be this tenant's.
         """
         meter, quota = self._meter(tenant), self.quota(tenant)
-        _check_ever_possible(num_streams, quota)
-        if quota.streams is not None and meter.streams + num_streams > quota.streams:
-            message = f"this tenant has {meter.streams} generations open and may have {quota.streams}"
+        most = self._most_streams(quota)
+        _check_ever_possible(num_streams, most)
+        if most is not None and meter.streams + num_streams > most:
+            message = f"this tenant has {meter.streams} generations open and may have {most}"
             raise QuotaExceeded(message, quota="streams", retry_after_s=STREAM_S)
         left = max_streams - self._num_streams - num_streams  # with these open; the last one is for who has none
         if left < 0 or (self.is_shared and meter.streams + num_streams > max(1, CROWDING * left)):
             raise EngineRefused(f"{self._num_streams} generations are open on this door; no more are taken")
-        if quota.tokens_per_minute is not None:
-            limit = f"{quota.tokens_per_minute} tokens per minute"
-            self._take("tokens", limit, meter.tokens, num_tokens, self._token_rate(quota.tokens_per_minute))
+        self.take_tokens(tenant, num_tokens)
         meter.streams += num_streams
         self._num_streams += num_streams
         return Lease(tenant, num_streams, num_tokens)
 
     def close_streams(self, lease: Lease, used_tokens: int) -> None:
         """The generations are over; what was reserved and not used is the tenant's again."""
-        meter, per_minute = self._meter(lease.tenant), self.quota(lease.tenant).tokens_per_minute
-        meter.streams -= lease.num_streams
+        self._meter(lease.tenant).streams -= lease.num_streams
         self._num_streams -= lease.num_streams
+        self.give_back_tokens(lease.tenant, lease.reserved_tokens - used_tokens)
+
+    def take_tokens(self, tenant: str, num_tokens: int) -> None:
+        """Let the language model begin on what will use at most `num_tokens`.
+
+        Raises:
+            QuotaExceeded: the tenant's tokens per minute are used up.
+        """
+        per_minute = self.quota(tenant).tokens_per_minute
         if per_minute is not None:
-            meter.tokens.give_back(lease.reserved_tokens - used_tokens, self._token_rate(per_minute))
+            limit = f"{per_minute} tokens per minute"
+            self._take("tokens", limit, self._meter(tenant).tokens, num_tokens, self._token_rate(per_minute))
+
+    def give_back_tokens(self, tenant: str, num_tokens: int) -> None:
+        """So many of those taken were not used."""
+        per_minute = self.quota(tenant).tokens_per_minute
+        if per_minute is not None:
+            self._meter(tenant).tokens.give_back(num_tokens, self._token_rate(per_minute))
 
     def _take(self, quota: str, limit: str, bucket: Bucket, amount: int, rate: Rate) -> None:
         now_s = self._clock()
@@ -138,6 +153,12 @@ class Quotas:
     def _meter(self, tenant: str) -> Meter:
         return self._meters.setdefault(tenant, Meter())
 
+    def _most_streams(self, quota: Quota) -> int | None:
+        """At least one: a tenant who may have any may have one wherever its connection ends."""
+        if quota.streams is None:
+            return None
+        return max(1, int(quota.streams * self._share + EXACT))
+
     def _request_rate(self, per_s: float) -> Rate:
         """One second's worth may come at once, and at least one request."""
         return Rate(per_s * self._share, max(per_s * self._share, 1.0))
@@ -146,7 +167,7 @@ class Quotas:
         return Rate(per_minute * self._share / MINUTE_S, per_minute * self._share)
 
 
-def _check_ever_possible(num_streams: int, quota: Quota) -> None:
-    if quota.streams is not None and num_streams > quota.streams:
-        message = f"this call wants {num_streams} generations at once; this tenant may have {quota.streams}"
-        raise InvalidRequest(message, field="n", value=num_streams, expected=f"at most {quota.streams} generations")
+def _check_ever_possible(num_streams: int, most: int | None) -> None:
+    if most is not None and num_streams > most:
+        message = f"this call wants {num_streams} generations at once; this tenant may have {most}"
+        raise InvalidRequest(message, field="n", value=num_streams, expected=f"at most {most} generations")

@@ -1,8 +1,9 @@
 """`route_risk`: the question of delay_risk, asked of the language model by its choice between two words.
 
 It was trained on nothing of this, so how well it ranks is measured (`python -m benchmarks.flights.route_risk`), never
-assumed. SmolLM2-135M hardly ranks at all: AUC 0.53 (0.47 to 0.60) on 400 held-out flights, where the prior has 0.64
-(0.58 to 0.71). Of six wordings tried on August and September none was better beyond doubt.
+assumed: AUC 0.60 (0.54 to 0.66) on 400 held-out flights, where the prior has 0.64 (0.58 to 0.71). Of thirty wordings
+tried on August and September, the ones that describe a flight in sentences hardly rank at all (0.53); bare numbers
+after two answered examples have 0.58 to 0.64, and differences among those are chance.
 """
 
 from __future__ import annotations
@@ -26,14 +27,15 @@ from examples.flights.training import HELD_OUT_FROM, known_rows, local_days
 from featurestore.definitions import FeatureView
 from featurestore.offline.store import STATE_SUFFIX
 
-RISK_PROMPT = "You judge whether a flight will arrive late. Answer with one word, Yes or No."
-RISK_FACTS = (
-    "A flight of {carrier} leaves {origin} for {dest} at {scheduled_departure:%H:%M}. "
-    "Late on this route of late: {route_daily.late_share:.0%}. Late with this airline: {carrier_daily.late_share:.0%}. "
-    "Mean delay of departures from {origin} now: {airport_departures.mean_delay:.0f} minutes. "
-    "Visibility {weather_hourly.visib:.0f} miles, rain {weather_hourly.precip:.2f} inches. "
-    "Will it arrive 15 or more minutes late?"
+# All that is constant comes first, to four whole blocks of the prefix cache, so that a question computes
+# the flight's own 14 tokens. Two answered examples say better than names what the numbers are.
+RISK_PROMPT = (
+    "You judge whether a flight will arrive 15 or more minutes late. Answer Yes or No. "
+    "Given hour, mean delay now, share late on the route.\n"
+    "06 -3 10% = No\n"
+    "18 25 35% = Yes"
 )
+RISK_FACTS = "{scheduled_departure:%H} {airport_departures.mean_delay:.0f} {route_daily.late_share:.0%}"
 FACTS = tuple(use for use in FEATURES if f"{{{use.ref}:" in RISK_FACTS)
 
 
@@ -41,7 +43,7 @@ def route_risk(categories: Categories, artifacts: Artifacts) -> Predictor:
     """`artifacts` are those of delay_risk, of which it takes the prior."""
     return Predictor(
         name="route_risk",
-        version=1,
+        version=2,  # 1 began with the flight, so that little of its prompt was shared
         owner=OWNER,
         model=LMScore(
             system_prompt=RISK_PROMPT,

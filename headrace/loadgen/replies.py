@@ -25,6 +25,7 @@ class Answer:
     """What a good reply said. Instants are of the run's clock; `first_s` None where no token was seen to arrive.
 
     `gaps_s` lie between the chunks with text. `tokens_told`: the counts are the server's, else chunks were counted.
+    `cached_tokens` of the prompt were in the server's prefix cache; None: it did not say.
     """
 
     last_s: float
@@ -32,6 +33,7 @@ class Answer:
     gaps_s: tuple[float, ...] = ()
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    cached_tokens: int | None = None
     tokens_told: bool = True
     rung: str | None = None
     reason: str | None = None
@@ -53,20 +55,33 @@ class Reader(Protocol):
         ...
 
 
+class _Cached(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
 class _Tokens(msgspec.Struct):
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    prompt_tokens_details: _Cached | None = None
+
+    @property
+    def cached_tokens(self) -> int | None:
+        return None if self.prompt_tokens_details is None else self.prompt_tokens_details.cached_tokens
 
 
-class _BatchSize(msgspec.Struct):
+class _Used(msgspec.Struct):
+    """Of a prediction; without tokens where no language model scored."""
+
     batch_size: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int | None = None
 
 
 class _Prediction(msgspec.Struct):
     rung: str
     degraded: bool = False
     reason: str | None = None
-    usage: _BatchSize = msgspec.field(default_factory=_BatchSize)
+    usage: _Used = msgspec.field(default_factory=_Used)
 
 
 class _Delta(msgspec.Struct):
@@ -114,6 +129,8 @@ class PredictionReader(_Whole):
         said = _decoded(self._body, _Prediction)
         return Answer(
             self._last_s,
+            prompt_tokens=said.usage.prompt_tokens,
+            cached_tokens=said.usage.cached_tokens,
             rung=said.rung,
             reason=said.reason,
             degraded=said.degraded,
@@ -133,6 +150,7 @@ class CompletionReader(_Whole):
             self._last_s,
             prompt_tokens=tokens.prompt_tokens,
             completion_tokens=tokens.completion_tokens,
+            cached_tokens=tokens.cached_tokens,
             tokens_told=said.usage is not None,
         )
 
@@ -177,6 +195,7 @@ class StreamReader:
             gaps_s=tuple(later - earlier for earlier, later in pairwise(arrived_s)),
             prompt_tokens=tokens.prompt_tokens,
             completion_tokens=tokens.completion_tokens,
+            cached_tokens=tokens.cached_tokens,
             tokens_told=self._usage is not None,
         )
 

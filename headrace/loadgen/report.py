@@ -18,6 +18,7 @@ from core_engine.errors import ConfigurationError
 from core_engine.simulation.report import percentile
 from headrace.loadgen.connections import ConnectionPool
 from headrace.loadgen.load_run import LoadRun, Record
+from headrace.loadgen.replies import Answer
 from headrace.loadgen.targets import Target
 
 Report: TypeAlias = dict[str, Any]
@@ -158,11 +159,19 @@ def _throughput(good: Sequence[Record], measured: Sequence[Record], duration_s: 
         "failed": len(measured) - len(good),
         "total_input_tokens": prompt,
         "total_output_tokens": completion,
+        "prefix_hit_rate": _prefix_hit_rate(answers),
         "tokens_counted_by": "server" if all(answer.tokens_told for answer in answers) else "chunks",
         "request_throughput": _per_s(len(good), duration_s),
         "output_throughput": _per_s(completion, duration_s),
         "total_token_throughput": _per_s(prompt + completion, duration_s),
     }
+
+
+def _prefix_hit_rate(answers: Sequence[Answer]) -> float | None:
+    """Of the prompt tokens of answers that tell it, the share that the server's prefix cache had."""
+    told = [(answer.cached_tokens, answer.prompt_tokens) for answer in answers if answer.cached_tokens is not None]
+    prompt = sum(num_prompt for _, num_prompt in told)
+    return sum(num_cached for num_cached, _ in told) / prompt if prompt else None
 
 
 def _goodput(

@@ -22,6 +22,7 @@ from core_engine.predictors.predict import PredictFlow
 from core_engine.predictors.registry import Registry
 from core_engine.predictors.rungs import RungCache
 from core_engine.predictors.tables import Base, open_database
+from core_engine.tenants.quotas import Quotas
 from tests.core_engine.predictors.doubles import INPUTS, FakeEngine, FakeFeatures, FakePredictions, delay_predictor
 
 
@@ -39,6 +40,7 @@ class Ladder:
     tokenizer: Tokenizer | None = None
     feature_cap_s: float = 0.015
     places: Places | None = None
+    quotas: Quotas | None = None
 
     async def predict(
         self,
@@ -77,6 +79,7 @@ class Ladder:
             predictions=self.predictions if self.connect_predictions else None,
             tokenizer=self.tokenizer,
             places=self.places,
+            quotas=self.quotas,
             clock=clock,
         )
 

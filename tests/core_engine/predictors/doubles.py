@@ -24,7 +24,6 @@ from core_engine.contracts import (
     FinishReason,
     GenerateRequest,
     HeadResult,
-    Pool,
     ReadCost,
     Rung,
     Scalar,
@@ -150,7 +149,7 @@ class FakeEngine(EngineClient):
         self.load_error: HeadraceError | None = None
         self.snapshot = wire.Snapshot(step=7, free_blocks=11, interactive=wire.PoolLoad(waiting=2, running=3))
         self.welcome: wire.Welcome | None = wire.Welcome(wire.PROTOCOL, "first", "tiny", 512, "bfloat16", ())
-        self.last_welcome, self.totals, self.refused = self.welcome, EngineTotals(), dict.fromkeys(Pool, 0)
+        self.last_welcome, self.totals = self.welcome, EngineTotals()
 
     @property
     def available(self) -> bool:

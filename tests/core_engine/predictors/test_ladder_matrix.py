@@ -53,7 +53,8 @@ STORE: dict[str, tuple[StoredPrediction | HeadraceError | None, Reason | None]] 
 
 @pytest.fixture
 def declared(ladder: Ladder) -> Predictor:
-    """With every rung; a test replaces what it is about."""
+    """With every rung; a test replaces what it is about. No stall of the machine's is a look-up that was late."""
+    ladder.feature_cap_s = 60.0
     nightly = Precomputed(key=("origin", "dest"), max_age_s=3600.0)
     return delay_predictor(ladder.folder, ladder=RUNGS, precomputed=nightly)
 

@@ -7,12 +7,22 @@ from typing import Any
 import pytest
 
 from core_engine.contracts import Deadline, HeadKind, Pool, Reason, Rung
-from core_engine.errors import DeadlineExceeded, EngineRefused, EngineUnavailable, HeadraceError, UnknownName
+from core_engine.errors import (
+    DeadlineExceeded,
+    EngineRefused,
+    EngineUnavailable,
+    HeadraceError,
+    QuotaExceeded,
+    UnknownName,
+)
 from core_engine.llm.gguf_reader import default_model_path
 from core_engine.llm.tokenizer import Tokenizer
 from core_engine.predictors.declaration import FeatureUse, Objective, OnState, Predictor
+from core_engine.predictors.inputs import check_inputs
+from core_engine.predictors.label_prompt import LabelPrompts
+from core_engine.tenants.quotas import Quota, Quotas
 from tests.core_engine.predictors.conftest import Ladder
-from tests.core_engine.predictors.doubles import MEAN_DELAY, MODEL_SCORE, PRIOR_RATE
+from tests.core_engine.predictors.doubles import INPUTS, MEAN_DELAY, MODEL_SCORE, PRIOR_RATE, delay_predictor
 from tests.core_engine.predictors.test_label_prompt import LABELS, predictor
 
 
@@ -120,3 +130,44 @@ async def test_a_predictor_with_the_model_rung_only_needs_no_columns(asking: Lad
     asking.engine.error = EngineUnavailable("gone")
     prediction = await asking.predict(predictor=bare)
     assert (prediction.rung, prediction.value, prediction.scores) == (Rung.NONE, None, {})
+
+
+class TestTokenQuota:
+    """What the tenant may spend of the language model, where the door counts it."""
+
+    @pytest.fixture
+    def prompt_tokens(self, asking: Ladder, tokenizer: Tokenizer) -> int:
+        asked = LabelPrompts(tokenizer).ask(
+            asking.predictor, check_inputs(asking.predictor, INPUTS), {MEAN_DELAY: 12.5}
+        )
+        return len(asked.token_ids)
+
+    @pytest.fixture
+    def limited(self, asking: Ladder, prompt_tokens: int) -> Ladder:
+        """So many tokens a minute as two prompts have; its clock stands still."""
+        asking.quotas = Quotas(Quota(tokens_per_minute=2 * prompt_tokens), clock=lambda: 0.0)
+        return asking
+
+    async def test_a_score_spends_its_prompt_and_past_the_quota_it_is_refused_unasked(self, limited: Ladder) -> None:
+        assert [(await limited.predict()).rung for _ in range(2)] == [Rung.MODEL] * 2
+        with pytest.raises(QuotaExceeded) as refused:
+            await limited.predict()
+        assert refused.value.quota == "tokens"
+        assert refused.value.retry_after_s == pytest.approx(30)
+        assert len(limited.engine.head_requests) == 2
+
+    async def test_a_question_that_was_not_answered_has_used_nothing(self, limited: Ladder) -> None:
+        limited.engine.error = EngineRefused("full")
+        assert [(await limited.predict()).rung for _ in range(5)] == [Rung.PRIOR] * 5
+        limited.engine.error = None
+        assert [(await limited.predict()).rung for _ in range(2)] == [Rung.MODEL] * 2
+
+    async def test_a_rung_below_the_model_spends_nothing(self, limited: Ladder) -> None:
+        assert [(await limited.predict(rungs=(Rung.PRIOR,))).rung for _ in range(5)] == [Rung.PRIOR] * 5
+
+    async def test_a_scorer_of_its_own_spends_nothing(self, limited: Ladder) -> None:
+        scored = delay_predictor(limited.folder)
+        assert [(await limited.predict(predictor=scored)).rung for _ in range(5)] == [Rung.MODEL] * 5
+
+    async def test_what_a_job_asks_is_on_nobody_s_quota(self, limited: Ladder) -> None:
+        assert [(await limited.predict(is_batch=True)).rung for _ in range(5)] == [Rung.MODEL] * 5

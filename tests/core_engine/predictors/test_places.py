@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from core_engine.contracts import Deadline
 from core_engine.gradient_limit import GradientLimit
-from core_engine.predictors.places import Places
+from core_engine.predictors.places import TURN_HOLD_S, TURNS, Places
 
 NEVER = Deadline.never()
 LONG_S = 3600.0  # no test waits for this
@@ -113,6 +113,54 @@ async def test_each_request_measures_a_turn_of_the_loop() -> None:
             now[0] = 1.0  # the loop is held up before its next turn
             await asyncio.sleep(0)
         assert limit.value < before
+
+
+async def test_the_longest_turn_of_late_is_told_and_forgotten() -> None:
+    now = [0.0]
+    at = Places(GradientLimit(initial=8), clock=lambda: now[0])
+    assert at.turn_s == 0
+    for turn_s, told_s in ((0.25, 0.25), (0.01, 0.25), (0.5, 0.5)):
+        async with taken(at, "delay", NEVER):
+            now[0] += turn_s  # the loop is held up before its next turn
+            await asyncio.sleep(0)
+        now[0] -= turn_s  # all of it within an instant
+        assert at.turn_s == told_s
+    now[0] += 0.5 + TURN_HOLD_S / 2
+    assert at.turn_s == 0.5
+    now[0] += TURN_HOLD_S
+    assert at.turn_s == 0
+
+
+async def held_up(at: Places, now: list[float], turn_s: float) -> None:
+    """The loop's turn has just taken `turn_s`."""
+    async with taken(at, "other", NEVER):
+        now[0] += turn_s
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize(("budget_s", "has_place"), [(TURNS * 1000.0 - 1, False), (TURNS * 1000.0 + 60, True)])
+async def test_a_request_that_the_loop_s_own_turns_would_make_late_has_no_place(
+    budget_s: float, has_place: bool
+) -> None:
+    now = [0.0]
+    at = Places(GradientLimit(initial=8), clock=lambda: now[0])
+    await held_up(at, now, 1000.0)
+    async with taken(at, "delay", Deadline.after(budget_s)) as told:
+        assert told is has_place
+
+
+@pytest.mark.parametrize("turn_s", [0.0, 1.0])
+async def test_nobody_waits_for_a_place_while_a_turn_takes_longer_than_the_wait_may(turn_s: float) -> None:
+    now, release, told = [0.0], asyncio.Event(), list[bool]()
+    limit = GradientLimit(initial=1, smallest=1, largest=1)
+    at = Places(limit, max_wait_s=turn_s / 2 or LONG_S, clock=lambda: now[0])
+    async with taken(at, "delay", NEVER):
+        await held_up(at, now, turn_s)
+        waiting = asyncio.create_task(hold(at, release, told))
+        await asyncio.sleep(0)
+        assert (told, at.num_waiting) == (([False], 0) if turn_s else ([], 1))
+    release.set()
+    await waiting
 
 
 @given(

@@ -248,7 +248,7 @@ async def test_an_answer_after_the_deadline_is_given_and_counted_as_late(ladder:
     assert not fact.delivered_in_time
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(
     budget_s=st.floats(-1, 0.2),
     spent_s=st.floats(0, 0.1),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from core_engine.breaker import BreakerState
@@ -66,6 +68,16 @@ async def test_without_the_model_no_place_is_needed(ladder: Ladder) -> None:
     ladder.places = full()
     prediction = await ladder.predict(rungs=(Rung.STUDENT,))
     assert (prediction.rung, prediction.reason, len(ladder.features.keys)) == (Rung.STUDENT, None, 1)
+
+
+async def test_two_turns_of_a_busy_loop_are_kept_for_the_rungs_below(ladder: Ladder) -> None:
+    now = [0.0]
+    ladder.places = Places(GradientLimit(), clock=lambda: now[0])
+    declared = (await ladder.predict(deadline=Deadline.after(1e6))).budget.reserve_ms
+    now[0] += 60.0  # before the turn that the first request has asked for
+    await asyncio.sleep(0)
+    prediction = await ladder.predict(deadline=Deadline.after(1e6))
+    assert (prediction.rung, prediction.budget.reserve_ms) == (Rung.MODEL, declared + 120_000.0)
 
 
 async def test_every_place_comes_back_whatever_became_of_the_request(ladder: Ladder) -> None:

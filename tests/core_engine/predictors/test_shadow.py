@@ -72,7 +72,7 @@ class Shadowed:
 
     async def until(self, outcome: str, count: int = 1) -> None:
         """All that was offered is worked off, so many of it with this outcome."""
-        await asyncio.wait_for(self.traffic._waiting.join(), 10)
+        await asyncio.wait_for(self.traffic._waiting.join(), 60)
         assert self.count(outcome) == count
 
 
@@ -174,7 +174,7 @@ async def test_one_is_scored_at_a_time(shadowed: Shadowed) -> None:
     async with working(shadowed):
         for _ in range(2):
             await shadowed.answered()
-        await asyncio.wait_for(shadowed.engine.scored.wait(), 10)
+        await asyncio.wait_for(shadowed.engine.scored.wait(), 60)
         for _ in range(20):
             await asyncio.sleep(0)
         assert [request.scorer for request in shadowed.engine.score_requests].count("delay:2") == 1
@@ -218,7 +218,7 @@ async def test_inputs_that_the_shadow_does_not_take_are_counted(shadowed: Shadow
     await shadowed.catalogue.refresh()
     async with working(shadowed):
         await shadowed.answered()
-        await asyncio.wait_for(shadowed.traffic._waiting.join(), 10)
+        await asyncio.wait_for(shadowed.traffic._waiting.join(), 60)
     labels = {"predictor": "delay", "version": "3", "outcome": "refused"}
     assert shadowed.ladder.sample("headrace_shadow_requests_total", **labels) == 1
 

@@ -212,6 +212,34 @@ def test_a_new_quota_holds_from_the_next_request_on() -> None:
     assert sum(is_taken(made, "a") for _ in range(200)) == 100
 
 
+def test_tokens_without_a_stream_are_of_the_same_minute_and_come_back_where_they_were_not_used() -> None:
+    clock = Clock()
+    made = quotas(clock, Quota(tokens_per_minute=60))
+    made.take_tokens("a", 40)
+    with pytest.raises(QuotaExceeded, match="60 tokens per minute") as refused:
+        made.open_streams("a", 1, 30, MAX_STREAMS)
+    assert refused.value.quota == "tokens"
+    assert refused.value.retry_after_s == pytest.approx(10)
+    made.give_back_tokens("a", 10)
+    made.open_streams("a", 1, 30, MAX_STREAMS)
+    with pytest.raises(QuotaExceeded):
+        made.take_tokens("a", 1)
+    made.take_tokens("b", 60)
+
+
+@pytest.mark.parametrize(("streams", "workers", "share"), [(16, 4, 4), (17, 4, 4), (98, 49, 2), (3, 4, 1)])
+def test_each_of_several_workers_lets_in_its_share_of_the_streams_and_at_least_one(
+    streams: int, workers: int, share: int
+) -> None:
+    made = quotas(Clock(), Quota(streams=streams), share=1 / workers)
+    for _ in range(share):
+        made.open_streams("a", 1, 1, MAX_STREAMS)
+    with pytest.raises(QuotaExceeded, match=f"may have {share}"):
+        made.open_streams("a", 1, 1, MAX_STREAMS)
+    with pytest.raises(InvalidRequest, match=f"may have {share}"):
+        made.open_streams("b", share + 1, 1, MAX_STREAMS)
+
+
 def test_each_of_several_workers_enforces_its_share() -> None:
     clock = Clock()
     made = quotas(clock, Quota(requests_per_s=8.0, tokens_per_minute=1200), share=0.25)

@@ -83,6 +83,18 @@ def test_a_prediction_tells_rung_reason_and_batch_size() -> None:
     assert reader.answer() == Answer(5.0, rung="student", reason="deadline", degraded=True, batch_size=3)
 
 
+def test_the_tokens_that_a_prefix_cache_had_are_told_by_predictions_and_completions() -> None:
+    usage = {"batch_size": 1, "prompt_tokens": 80, "cached_tokens": 64}
+    told = {"prompt_tokens": 12, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 5}}
+    prediction, completion = PredictionReader(lambda: 5.0), CompletionReader(lambda: 5.0)
+    prediction.feed(json.dumps({"rung": "model", "usage": usage}).encode())
+    completion.feed(json.dumps({"choices": [{"text": "hi"}], "usage": told}).encode())
+    stream = read(events(*words("a"), {"choices": [], "usage": told}))
+    assert (prediction.answer().prompt_tokens, prediction.answer().cached_tokens) == (80, 64)
+    assert completion.answer().cached_tokens == stream.cached_tokens == 5
+    assert read(events(*words("a"), USAGE)).cached_tokens is None
+
+
 def test_a_completion_in_one_piece_has_tokens_and_no_first_one() -> None:
     reader = CompletionReader(lambda: 5.0)
     usage = {"prompt_tokens": 3, "completion_tokens": 4}

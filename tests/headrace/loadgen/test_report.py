@@ -78,6 +78,13 @@ def test_batch_size_and_concurrency_stand_beside_the_latencies() -> None:
     assert (made["mean_concurrency"], made["max_concurrent_requests"]) == (1.75, 4)
 
 
+def test_the_prefix_hit_rate_is_of_all_prompt_tokens_of_answers_that_tell_it() -> None:
+    told = [answered(0.0, prompt_tokens=80, cached_tokens=60), answered(0.0, prompt_tokens=20, cached_tokens=0)]
+    assert reported([*told, answered(0.0, prompt_tokens=900)])["prefix_hit_rate"] == 0.6
+    assert reported([answered(0.0, prompt_tokens=900)])["prefix_hit_rate"] is None
+    assert reported([answered(0.0, cached_tokens=0)])["prefix_hit_rate"] is None
+
+
 def test_a_server_that_tells_neither_rung_nor_batch_size_has_neither() -> None:
     made = reported([answered(0.0)])
     assert (made["rungs"], made["degraded_share"], made["mean_batch_size"]) == ({}, None, None)
