@@ -2,15 +2,19 @@
 
 The engine runs in this process, without clients, and only decodes. With synthetic acceptance a draft token is right
 with a given probability; what a step brings is counted by that probability, so that chance has no say but in what the
-controller sees. Plain steps, drafts of fixed lengths and adaptive ones take turns on the same sequences; medians.
+controller sees. Plain steps, drafts of fixed lengths and adaptive ones take turns on the same sequences; medians. Five
+equal sides, all plain, say what the same comparison makes of noise alone.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Items
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import count
 
 from benchmarks.report import Row, conclude, options, show
 from core_engine.contracts import Deadline, GenerateRequest, Pool, SamplingParams
@@ -33,7 +37,9 @@ ACCEPTANCES = (0.2, 0.5, 0.8)
 FIXED = (1, 2, 4)
 MAX_TOKENS = 8  # of an adaptive draft
 PROMPT_TOKENS = 128
+MOST_TOKENS = 4000  # of a sequence; no turn brings as many
 ROUNDS, QUICK_ROUNDS = 7, 2
+PIECES, PIECE_S = 10, 0.05  # of a turn
 WARM_UP = 100  # steps that are not counted, in which the controller learns
 TEXT_TOKENS = 192
 REPETITIVE = (
@@ -51,11 +57,18 @@ class Side:
     name: str
     speculation: Speculation | None
     rates: list[float] = field(default_factory=list)  # expected tokens per second
-    drafts: list[float] = field(default_factory=list)  # per step
+    seconds: float = 0.0  # of this turn
+    tokens: float = 0.0  # expected ones, of this turn
+    num_drafts: int = 0  # of all turns
+    num_steps: int = 0
 
     @property
     def rate(self) -> float:
         return statistics.median(self.rates)
+
+    def end_turn(self) -> None:
+        self.rates.append(self.tokens / self.seconds)
+        self.tokens = self.seconds = 0.0
 
 
 class Steps:
@@ -68,6 +81,7 @@ class Steps:
         self.engine, info = build_engine(settings, synthetic)
         self.precision = info.dtype
         self._plans: list[StepPlan] = []
+        self._numbers = count()
         run = self.engine.runner.run
 
         def noted(plan: StepPlan, between: Callable[[], None]) -> StepResult:
@@ -76,45 +90,48 @@ class Steps:
 
         self.engine.runner.run = noted  # type: ignore[method-assign]
 
-    def take_turn(self, side: Side, num_steps: int) -> None:
+    def run(self, side: Side, least_s: float, least_steps: int = 1) -> None:
+        """Steps until `least_s` have passed, `least_steps` of them at the least."""
         self.engine.scheduler.speculation = side.speculation
-        start = time.perf_counter()
-        for _ in range(num_steps):
+        start, seconds = time.perf_counter(), 0.0
+        while seconds < least_s or len(self._plans) < least_steps:
             self.engine.step()
-        seconds = time.perf_counter() - start
+            seconds = time.perf_counter() - start
         drafts = [len(item.draft) for plan in self._plans for item in plan.decodes]
-        self._plans.clear()
         p = self.synthetic.probability
-        side.rates.append(sum(1 + Candidate(length, p).expected(length) for length in drafts) / seconds)
-        side.drafts.append(sum(drafts) / num_steps)
+        side.tokens += sum(1 + Candidate(length, p).expected(length) for length in drafts)
+        side.seconds += seconds
+        side.num_drafts += sum(drafts)
+        side.num_steps += len(self._plans)
+        self._plans.clear()
 
-    def begin(self, batch: int) -> list[Sequence]:
-        """So many sequences that decode."""
+    @contextmanager
+    def decoding(self, batch: int) -> Iterator[None]:
+        """So many new sequences decode."""
         self.engine.scheduler.speculation = None
-        sampling = SamplingParams(max_tokens=1500 + 6000 // batch, ignore_eos=True)
-        prompts = [[1000 + 37 * number + place for place in range(PROMPT_TOKENS)] for number in range(batch)]
-        added = [
-            self.engine.add(GenerateRequest(f"bench-{number}", tuple(prompt), sampling, Deadline.never()))
-            for number, prompt in enumerate(prompts)
-        ]
-        while not all(sequence.is_decoding for sequence in added):
+        sampling = SamplingParams(max_tokens=MOST_TOKENS, ignore_eos=True)
+        sequences: list[Sequence] = []
+        for _ in range(batch):
+            number = next(self._numbers)  # what is accepted of a sequence's drafts is drawn by its id
+            prompt = tuple(1000 + (37 * number + place) % 20_000 for place in range(PROMPT_TOKENS))
+            sequences.append(self.engine.add(GenerateRequest(f"bench-{number}", prompt, sampling, Deadline.never())))
+        while not all(sequence.is_decoding for sequence in sequences):
             self.engine.step()
-        return added
+        self._plans.clear()
+        yield
+        for sequence in sequences:
+            self.engine.abort(sequence)
 
 
 def cell(steps: Steps, batch: int, acceptance: float, rounds: int) -> Row:
     """One batch size at one acceptance."""
     steps.synthetic.probability = acceptance
-    sequences = steps.begin(batch)
     fixed = [Side(f"K={k}", Speculation(steps.synthetic, k, is_adaptive=False)) for k in FIXED]
     plain, adaptive = Side("plain", None), Side("adaptive", Speculation(steps.synthetic, MAX_TOKENS))
-    num_steps = max(8, 32 // batch)
-    steps.take_turn(Side("warm-up", adaptive.speculation), WARM_UP)
+    with steps.decoding(batch):
+        steps.run(Side("warm-up", adaptive.speculation), 0.0, WARM_UP)
     for _ in range(rounds):
-        for side in (plain, *fixed, adaptive):
-            steps.take_turn(side, num_steps)
-    for sequence in sequences:
-        steps.engine.abort(sequence)
+        take_turns(steps, (plain, *fixed, adaptive), batch)
     return {
         "batch": batch,
         "acceptance": acceptance,
@@ -122,8 +139,34 @@ def cell(steps: Steps, batch: int, acceptance: float, rounds: int) -> Row:
         "plain tok/s": plain.rate,
         **{f"{side.name} tok/s": side.rate for side in fixed},
         "adaptive tok/s": adaptive.rate,
-        "its drafts per step": statistics.mean(adaptive.drafts),
+        "its drafts per step": adaptive.num_drafts / adaptive.num_steps,
         "adaptive / best": adaptive.rate / max(side.rate for side in (plain, *fixed)),
+    }
+
+
+def take_turns(steps: Steps, sides: Items[Side], batch: int) -> None:
+    """One turn of every side, piece by piece, since the machine changes within a second.
+
+    Every other time backwards, since contexts grow: by some percent of a step from the first side to the last.
+    """
+    with steps.decoding(batch):
+        for number in range(PIECES):
+            for side in sides if number % 2 == 0 else reversed(sides):
+                steps.run(side, PIECE_S)
+    for side in sides:
+        side.end_turn()
+
+
+def equal_sides(steps: Steps, batch: int, rounds: int) -> Row:
+    """Plain steps against the best of four times the same."""
+    sides = [Side(f"plain {number}", None) for number in range(2 + len(FIXED))]
+    for _ in range(rounds):
+        take_turns(steps, sides, batch)
+    rates = [side.rate for side in sides]
+    return {
+        "batch": batch,
+        "last / best of the others": rates[-1] / max(rates[:-1]),
+        "slowest / fastest": min(rates) / max(rates),
     }
 
 
@@ -172,6 +215,8 @@ def main() -> None:
     batches = QUICK_BATCHES if args.quick else BATCHES
     rows = [cell(steps, batch, acceptance, rounds) for acceptance in ACCEPTANCES for batch in batches]
     show(f"Speculation by synthetic acceptance, SmolLM2-135M-Instruct, {steps.precision}\n{machine()}", rows)
+    equal = [equal_sides(steps, batch, rounds) for batch in batches]
+    show("What noise alone does: five equal sides, all plain", equal)
     engine, _ = build_engine(EngineSettings(prefix_cache=False))
     tokenizer = Tokenizer.from_path(default_model_path())
     texts = [
@@ -179,10 +224,13 @@ def main() -> None:
         for name, prompt in (("repetitive", REPETITIVE), ("prose", PROSE))
     ]
     show("Prompt lookup at batch 1, greedy", texts)
-    headline = {"adaptive_over_best_min": min(row["adaptive / best"] for row in rows)}
+    headline = {
+        "adaptive_over_best_min": min(row["adaptive / best"] for row in rows),
+        "equal_over_best_min": min(row["last / best of the others"] for row in equal),
+    }
     headline |= {f"speedup_{row['text']}_b1": row["speed-up"] for row in texts}
     headline |= {f"stops_paying_at_{acceptance}": stops_paying(rows, acceptance) for acceptance in ACCEPTANCES}
-    conclude([*rows, *texts], headline, args.json)
+    conclude([*rows, *equal, *texts], headline, args.json)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,6 +20,21 @@ HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 def event(data: object) -> bytes:
     """One `data:` event of JSON, which holds no line break."""
     return b"data: " + msgspec.json.encode(data) + b"\n\n"
+
+
+class ChunkEvents:
+    """Events of objects that differ in their one choice: all that they share is encoded once.
+
+    `shared` comes before the choices in every object, `closing` after them.
+    """
+
+    def __init__(self, shared: Mapping[str, object], closing: Mapping[str, object]) -> None:
+        self._head = b"data: " + msgspec.json.encode(shared)[:-1] + b',"choices":['
+        after = msgspec.json.encode(closing)[1:]
+        self._tail = b"]" + (b"," + after if closing else after) + b"\n\n"
+
+    def event(self, choice: object) -> bytes:
+        return b"%b%b%b" % (self._head, msgspec.json.encode(choice), self._tail)
 
 
 class EventStream(StreamingResponse):

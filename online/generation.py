@@ -10,6 +10,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 
+from prometheus_client import Histogram
+
 from core_engine.contracts import FinishReason, Monotonic, Reason, Usage
 from core_engine.errors import DeadlineExceeded, EngineUnavailable, HeadraceError, InvalidRequest
 from core_engine.llm.choices import ChoiceDelta, merged
@@ -21,6 +23,7 @@ from online.attempt_facts import attempt_fact
 from online.request_context import RequestContext
 from online.services import Services
 from online.text_call import TextCall
+from online.text_trace import TextTrace
 
 ANSWERED = (FinishReason.STOP, FinishReason.LENGTH)
 
@@ -40,6 +43,7 @@ class Meter:
     outcome: FinishReason = FinishReason.ABORT
     reason: Reason | None = None
     usage: Usage | None = None
+    gaps: Histogram | None = None  # this stream's series, once it has a gap: looked up once, not per token
 
     @property
     def tpot_s(self) -> float | None:
@@ -62,9 +66,10 @@ class Meter:
             self.first_s = now
             metrics.time_to_first_token.labels(*labels).observe(now - self.arrived_s)
         else:
+            self.gaps = self.gaps or metrics.inter_token_latency.labels(*labels)
             gap_s = (now - self.last_s) / num_tokens
             for _ in range(num_tokens):
-                metrics.inter_token_latency.labels(*labels).observe(gap_s)
+                self.gaps.observe(gap_s)
         self.last_s, self.num_tokens = now, self.num_tokens + num_tokens
 
     def failed(self, error: HeadraceError) -> None:
@@ -118,6 +123,9 @@ class Generations:
 
     async def _one(self, index: int) -> AsyncGenerator[TextDelta, None]:
         services, request, meter = self._services, self.call.requests[index], self.meters[index]
+        trace = None if self.context.trace is None else TextTrace(self.context.trace, self.call.model)
+        if trace is not None:
+            request = trace.sent(request)
         try:
             async with aclosing(generate_text(services.client, services.tokenizer, request)) as deltas:
                 async for delta in deltas:
@@ -132,6 +140,8 @@ class Generations:
             meter.reason = meter.reason or self.context.cut
             meter.close(len(request.prompt_token_ids))
             self._note(meter)
+            if trace is not None:
+                trace.ended(request, meter)
             is_answered = meter.outcome in ANSWERED
             services.spool.write(attempt_fact(request, self.context, is_answered=is_answered, reason=meter.reason))
 

@@ -7,7 +7,7 @@ stream carries an error event and ends there, without a finish reason that nobod
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -19,7 +19,7 @@ from core_engine.contracts import FinishReason, TokenLogprob
 from core_engine.errors import EngineUnavailable, HeadraceError
 from core_engine.llm.choices import ChoiceDelta
 from core_engine.llm.text import TextDelta
-from online.event_stream import DONE, EventStream, event, while_connected
+from online.event_stream import DONE, ChunkEvents, EventStream, event, while_connected
 from online.generation import Generations
 from online.problems import openai_error_body
 from online.reply_usage import times_of, usage_of
@@ -86,39 +86,35 @@ class TextReply:
         return Response(msgspec.json.encode(body), media_type="application/json")
 
     async def _chunks(self, first: ChoiceDelta, deltas: Deltas) -> AsyncGenerator[bytes, None]:
-        """Roles, content, finish reasons, usage if it was asked for, done. Each in a chunk of its own."""
+        """Roles, content, finish reasons, usage if it was asked for, done. Each is an event of its own."""
         reasons: list[FinishReason | None] = [None] * len(self.work.meters)
+        closing = {"usage": None} if self.work.call.include_usage else {}
+        events = ChunkEvents(self._shared(self.wording.chunk_object), closing)
         for index in range(len(reasons)):
             if (opening := self.wording.opens(index)) is not None:
-                yield self._chunk(opening)
+                yield events.event(opening)
         try:
-            for chunk in self._pieces(first, reasons):
-                yield chunk
+            if pieces := self._pieces(first, reasons, events):
+                yield pieces
             async for each in deltas:
-                for chunk in self._pieces(each, reasons):
-                    yield chunk
+                if pieces := self._pieces(each, reasons, events):
+                    yield pieces
             for reason in reasons:
                 _decided(reason)
         except HeadraceError as error:
             yield event(openai_error_body(error))
             return
-        if self.work.call.include_usage or self.work.call.wants_times:
-            yield self._closing_chunk()
-        yield DONE
+        wants_more = self.work.call.include_usage or self.work.call.wants_times
+        yield self._closing_chunk() + DONE if wants_more else DONE
 
-    def _pieces(self, each: ChoiceDelta, reasons: list[FinishReason | None]) -> Iterator[bytes]:
-        index, delta = each.index, each.delta
+    def _pieces(self, each: ChoiceDelta, reasons: list[FinishReason | None], events: ChunkEvents) -> bytes:
+        index, delta, pieces = each.index, each.delta, b""
         if delta.text or delta.logprobs:
-            yield self._chunk(self.wording.adds(index, delta))
+            pieces = events.event(self.wording.adds(index, delta))
         if delta.finish_reason is not None:
             reasons[index] = delta.finish_reason
-            yield self._chunk(self.wording.ends(index, delta.finish_reason))
-
-    def _chunk(self, choice: Choice) -> bytes:
-        chunk = self._object(self.wording.chunk_object, [choice])
-        if self.work.call.include_usage:
-            chunk["usage"] = None
-        return event(chunk)
+            pieces += events.event(self.wording.ends(index, delta.finish_reason))
+        return pieces
 
     def _closing_chunk(self) -> bytes:
         chunk = self._object(self.wording.chunk_object, [])
@@ -130,12 +126,15 @@ class TextReply:
         return {"headrace": times_of(self.work, time.monotonic())} if self.work.call.wants_times else {}
 
     def _object(self, kind: str, choices: list[Choice]) -> dict[str, Any]:
+        return self._shared(kind) | {"choices": choices}
+
+    def _shared(self, kind: str) -> dict[str, Any]:
+        """What every object of this reply begins with."""
         return {
             "id": f"{self.wording.id_prefix}-{self.work.context.attempt_id}",
             "object": kind,
             "created": self.created,
             "model": self.work.call.model,
-            "choices": choices,
         }
 
 

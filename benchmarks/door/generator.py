@@ -1,66 +1,40 @@
-"""The load generator in a process of its own: a line of options in, a line of report out, until the input ends.
-
-It stays for a whole benchmark: a start takes a second, mostly imports, and there are a dozen loads.
-"""
+"""The load generator in a process of its own: a line of options in, a line of report out."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 import uvloop
 
-from benchmarks.comparison.child import Child
+from benchmarks.door.line_process import LineProcess, answer
 from core_engine.settings import EngineSettings
 from headrace.bench_serve import ServeOptions, drive, prepare
 from headrace.heap import settle
 from headrace.loadgen.report import Report, report
 
 
-class GeneratorFailed(Exception):
-    """It ended instead of answering; its last words say why."""
-
-
-class Generator:
+class Generator(LineProcess):
     """The parent's side, as a context."""
 
     def __init__(self, folder: Path) -> None:
-        command = [sys.executable, "-m", "benchmarks.door.generator"]
-        self._child = Child(command, os.environ, folder / "generator.log", piped=True)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._child.close()
+        super().__init__("benchmarks.door.generator", folder)
 
     async def load(self, options: ServeOptions) -> Report:
         """Run one load to its end.
 
         Raises:
-            GeneratorFailed: it ended first.
+            ProcessFailed: it ended first.
         """
         return await asyncio.to_thread(self._load, options)
 
     def _load(self, options: ServeOptions) -> Report:
-        stdin, stdout = self._child.process.stdin, self._child.process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        stdin.write(msgspec.json.encode(options, enc_hook=str).decode() + "\n")
-        stdin.flush()
-        line = stdout.readline()
-        if not line:
-            self._child.wait_end()
-            raise GeneratorFailed(self._child.last_words())
-        made: Report = json.loads(line)
+        self.tell(msgspec.json.encode(options, enc_hook=str))
+        made: Report = json.loads(self.hear())
         return made
 
 
@@ -70,7 +44,7 @@ def main() -> None:
         ready = prepare(options, EngineSettings())
         settle()
         uvloop.run(drive(ready, options))
-        print(json.dumps(report(ready.plan, ready.target, ready.run)), flush=True)
+        answer(json.dumps(report(ready.plan, ready.target, ready.run)).encode())
 
 
 def _path(kind: type, value: Any) -> Path:

@@ -51,10 +51,10 @@ class Stand:
     engine: EngineSettings
     door_pid: int
 
-    def bodies(self, name: str, **fields: object) -> Path:
-        """A file of one body per flight: its inputs, and `fields`."""
-        path = self.folder / f"{name}.jsonl"
-        path.write_text("".join(json.dumps({"inputs": inputs, **fields}) + "\n" for inputs in self.requests))
+    def bodies(self, name: str, requests: Sequence[Mapping[str, Any]] | None = None, **fields: object) -> Path:
+        """A file of one body per request, or per flight: its inputs, and `fields`."""
+        path, asked = self.folder / f"{name}.jsonl", self.requests if requests is None else requests
+        path.write_text("".join(json.dumps({"inputs": inputs, **fields}) + "\n" for inputs in asked))
         return path
 
     def door_mib(self) -> float:

@@ -10,7 +10,9 @@ import asyncio
 from collections.abc import AsyncGenerator
 from collections.abc import Sequence as Items
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+import msgspec
 
 from core_engine.contracts import GenerateRequest
 from core_engine.llm.text import TextDelta
@@ -18,8 +20,7 @@ from core_engine.llm.text import TextDelta
 MAX_CHOICES = 128
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceDelta:
+class ChoiceDelta(msgspec.Struct, frozen=True):
     """New text of choice `index`."""
 
     index: int

@@ -8,15 +8,16 @@ from __future__ import annotations
 import codecs
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+import msgspec
 
 from core_engine.contracts import FinishReason, GenerateRequest, TokenDelta, TokenLogprob, Usage
 from core_engine.llm.client import EngineClient
 from core_engine.llm.tokenizer import Tokenizer
 
 
-@dataclass(frozen=True, slots=True)
-class TextDelta:
+class TextDelta(msgspec.Struct, frozen=True):
     """New text (it may be empty) of `num_tokens` new tokens. The last one has a `finish_reason` and `usage`.
 
     `logprobs` belong to those tokens, one entry each, even if their text is held back and comes with a later delta, or
@@ -44,7 +45,7 @@ class Detokenizer:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def push(self, token_ids: Iterable[int]) -> str:
-        text = self._decoder.decode(b"".join(self._token_bytes[i] for i in token_ids))
+        text = self._decoder.decode(b"".join(map(self._token_bytes.__getitem__, token_ids)))
         if self._strips_space and text:
             self._strips_space = False
             return text.removeprefix(" ")
@@ -67,6 +68,8 @@ class StopMatcher:
         """What may be shown now; after a match nothing more comes."""
         if self.matched:
             return ""
+        if not self._stops:
+            return text
         text = self._held + text
         found = [at for at in (text.find(stop) for stop in self._stops) if at >= 0]
         if found:
@@ -82,7 +85,7 @@ class StopMatcher:
 
     def _partial(self, text: str) -> int:
         """Length of the longest suffix of `text` that is a proper prefix of a stop string."""
-        longest = max((len(stop) for stop in self._stops), default=1) - 1
+        longest = max(map(len, self._stops)) - 1
         for length in range(min(longest, len(text)), 0, -1):
             suffix = text[len(text) - length :]
             if any(stop.startswith(suffix) for stop in self._stops):
@@ -101,7 +104,7 @@ async def generate_text(
     """
     detokenizer = Detokenizer(tokenizer.token_bytes, strips_space=tokenizer.strips_space)
     matcher = StopMatcher(request.sampling.stop)
-    num_tokens, so_far = 0, Usage(prompt_tokens=len(request.prompt_token_ids))
+    num_tokens, told = 0, Usage(prompt_tokens=len(request.prompt_token_ids))
     async with aclosing(client.generate(request)) as deltas:
         async for delta in deltas:
             text, num_new = "", len(delta.token_ids)
@@ -112,7 +115,7 @@ async def generate_text(
                     num_new = index + 1
                     break
             num_tokens += num_new
-            so_far = replace(delta.usage or so_far, completion_tokens=num_tokens)
+            told = delta.usage or told
             if delta.finish_reason is not None and not matcher.matched:
                 text += matcher.push(detokenizer.flush())
                 text += matcher.flush()
@@ -120,7 +123,7 @@ async def generate_text(
                 text,
                 num_new,
                 FinishReason.STOP if matcher.matched else delta.finish_reason,
-                so_far if matcher.matched else delta.usage,
+                replace(told, completion_tokens=num_tokens) if matcher.matched else delta.usage,
                 delta.detail,
                 None if delta.logprobs is None else delta.logprobs[:num_new],
                 delta.prompt_logprobs,

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from benchmarks.door.stand import Stand
-from benchmarks.online import BUDGET_MS, DELAY, LM_CONCURRENCY, QUICK, RISK, Bench, Capacity
+from benchmarks.online import BUDGET_MS, DELAY, LM_BATCH_1, LM_CONCURRENCY, QUICK, RISK, Bench, Capacity, at_every_hour
 from core_engine.settings import EngineSettings
 from headrace.bench_serve import ServeOptions
 from headrace.loadgen.report import Report
 from tests.headrace.loadgen.runs import answered, failed, reported
 
+FLIGHTS = [{"origin": origin, "scheduled_departure": "2026-12-01T09:30:00-05:00"} for origin in ("JFK", "EWR")]
 OURS, BARE = "http://door", "http://bare"
 
 
@@ -23,6 +24,7 @@ class Scripted:
 
     def __init__(self) -> None:
         self.asked: list[ServeOptions] = []
+        self.num_answers = 100
 
     async def load(self, options: ServeOptions) -> Report:
         self.asked.append(options)
@@ -30,13 +32,15 @@ class Scripted:
             return reported([failed(0.0, "http_503", 1.0 + n / 100) for n in range(100)])
         share = 1 if options.url == BARE else 2
         rungs: Any = [{"rung": "model"}, {"rung": "prior", "degraded": True, "reason": "deadline"}]
-        records = [answered(0.0, 40.0 + 20.0 * (n % share), **rungs[n % share]) for n in range(100)]
+        tokens = {"prompt_tokens": 80, "cached_tokens": 64}
+        times_ms = [40.0 + 20.0 * (n % share) for n in range(self.num_answers)]
+        records = [answered(0.0, ms, **rungs[n % share], **tokens) for n, ms in enumerate(times_ms)]
         return reported(records, goodput={"e2el": 50.0}, request_rate=options.rate, max_concurrency=options.concurrency)
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    stand = Stand(OURS, BARE, tmp_path, [{"origin": "JFK"}], EngineSettings(), os.getpid())
+    stand = Stand(OURS, BARE, tmp_path, FLIGHTS, EngineSettings(), os.getpid())
     return Bench(stand, Scripted(), QUICK)  # type: ignore[arg-type]
 
 
@@ -52,9 +56,34 @@ async def test_capacity_counts_the_answers_of_the_rung_that_is_asked_for(bench: 
     assert capacity.delay == capacity.lm == capacity.door == pytest.approx(rate / 2)
     assert capacity.bare == pytest.approx(100 / 0.04)
     assert bench.headline["capacity_vs_bare"] == pytest.approx(1 / 3)
-    lm = next(options for options in asked_of(bench) if options.predict == RISK)
-    assert (lm.concurrency, lm.rate) == (LM_CONCURRENCY, None)
-    assert "lm_score_p99_ms_c4" in bench.headline
+    lm = [options for options in asked_of(bench) if options.predict == RISK]
+    assert [(options.concurrency, options.rate) for options in lm] == [(LM_BATCH_1, None), (LM_CONCURRENCY, None)]
+
+
+async def test_the_language_models_scores_are_timed_at_batch_1_and_at_4_with_their_prefix_hits(bench: Bench) -> None:
+    await bench.capacity()
+    told = {name: value for name, value in bench.headline.items() if name.startswith("lm_")}
+    assert told == {
+        "lm_score_p50_ms_c1": pytest.approx(50.0),
+        "lm_score_p99_ms_c1": pytest.approx(60.0),
+        "lm_score_p99_ms_c4": pytest.approx(60.0),
+        "lm_score_prefix_hit_rate": 0.8,
+    }
+
+
+def test_the_language_model_is_asked_about_every_flight_at_every_hour_and_never_the_same_twice() -> None:
+    asked = at_every_hour(FLIGHTS)
+    assert len({(body["origin"], body["scheduled_departure"]) for body in asked}) == len(asked) == 48
+    assert asked[1] == {"origin": "EWR", "scheduled_departure": "2026-12-01T01:30:00-05:00"}
+
+
+async def test_a_percentile_of_too_few_answers_is_not_known(bench: Bench) -> None:
+    scripted = bench._generator
+    assert isinstance(scripted, Scripted)
+    scripted.num_answers = 99
+    await bench.capacity()
+    await bench.lm(Capacity(1.0, 1.0, 1.0, 1.0))
+    assert bench.headline["lm_score_p99_ms_c4"] is bench.headline["lm_score_p99_ms_1x"] is None
 
 
 async def test_open_loops_go_at_multiples_of_the_capacity_with_a_budget(bench: Bench) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.door.generator import Generator, GeneratorFailed
+from benchmarks.door.generator import Generator
+from benchmarks.door.line_process import ProcessFailed
 from headrace.bench_serve import ServeOptions
 from headrace.loadgen.arrivals import Arrivals
 from tests.headrace.loadgen.server import predicts, serving
@@ -32,7 +33,7 @@ async def test_one_process_runs_one_load_after_the_other(bodies: Path, tmp_path:
 
 
 async def test_options_that_cannot_be_end_it_with_their_sentence(tmp_path: Path) -> None:
-    with Generator(tmp_path) as generator, pytest.raises(GeneratorFailed, match=r"gone.jsonl cannot be read"):
+    with Generator(tmp_path) as generator, pytest.raises(ProcessFailed, match=r"gone.jsonl cannot be read"):
         await generator.load(_now(ServeOptions("http://door", predict="delay_risk", bodies=tmp_path / "gone.jsonl")))
 
 
