@@ -18,6 +18,7 @@ from online.services import services_of
 
 Wire = TypeVar("Wire", bound=BaseModel)
 JSON = "application/json"
+IDENTITY = "identity"
 LINGER_BYTES = 1 << 20  # how much of a body that is too large is read and thrown away, and for how long
 LINGER_S = 2.0
 
@@ -26,12 +27,13 @@ async def read_json(request: Request, max_bytes: int) -> dict[str, object]:
     """The request's body as a JSON object of at most `max_bytes`; a chunked one is cut off where it passes them.
 
     Raises:
-        UnsupportedMediaType: not declared as JSON in UTF-8.
+        UnsupportedMediaType: not declared as JSON in UTF-8, or compressed.
         BodyTooLarge: as declared, or as read.
         BodyTooSlow: it did not come within `http.body_timeout_s`.
         MalformedBody: no JSON (NaN and Infinity are none), nested too deeply, or no object.
     """
     _check_content_type(request.headers.get("content-type", ""))
+    _check_coding(request.headers.get("content-encoding", IDENTITY))
     body = await _read_in_time(request, max_bytes, services_of(request).http.body_timeout_s)
     try:
         value = msgspec.json.decode(body)
@@ -74,6 +76,17 @@ def _check_content_type(content_type: str) -> None:
             field="Content-Type",
             value=content_type or None,
             expected=JSON,
+        )
+
+
+def _check_coding(coding: str) -> None:
+    """Source: RFC 9110, section 8.4: a request whose coding is not taken is answered with 415."""
+    if coding.strip().lower() != IDENTITY:
+        raise UnsupportedMediaType(
+            f"content coding {reprlib.repr(coding)} is not supported; send the body as it is",
+            field="Content-Encoding",
+            value=coding,
+            expected=IDENTITY,
         )
 
 

@@ -12,11 +12,14 @@ from core_engine.llm.text import TextDelta
 from core_engine.llm.tokenizer import Tokenizer
 from online.body import read_json
 from online.chat_request import chat_sampling, prompt_ids, read_chat
+from online.document.bodies import openai_body
+from online.document.openai import generation, text
+from online.document.replies import ChatChunk, ChatReply
 from online.generation import Generations
 from online.logprobs import TokenNames, chat_logprobs
 from online.models import served_model
 from online.openai_bodies import ChatBody
-from online.openai_document import document
+from online.openai_fields import CHAT
 from online.request_context import RequestContext, context_of
 from online.services import Services, services_of
 from online.text_call import TextCall, context_tokens, deadline_of
@@ -24,9 +27,17 @@ from online.text_reply import Choice, TextReply, Told
 from online.wire_headers import budget_ms, delivery_key
 
 router = APIRouter()
+EXAMPLE = {
+    "model": "smollm2-135m-instruct",
+    "messages": [{"role": "user", "content": "Say in one sentence that flight 5132 leaves 30 minutes late."}],
+    "max_tokens": 40,
+}
 
 
-@router.post("/v1/chat/completions", openapi_extra=document(ChatBody))
+@router.post(
+    "/v1/chat/completions",
+    openapi_extra=generation(openai_body(ChatBody, CHAT, EXAMPLE), text(ChatReply, ChatChunk)),
+)
 async def chat_completions(request: Request) -> Response:
     """A chat completion by the base model, or by a predictor that generates text, named as `model`."""
     services, context = services_of(request), context_of(request)

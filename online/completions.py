@@ -14,11 +14,13 @@ from core_engine.llm.choices import MAX_CHOICES
 from core_engine.llm.text import TextDelta
 from core_engine.llm.tokenizer import Tokenizer
 from online.body import read_json
+from online.document.bodies import openai_body
+from online.document.openai import generation, text
+from online.document.replies import CompletionChunk, CompletionReply
 from online.generation import Generations
 from online.logprobs import CompletionLogprobs
 from online.models import check_base_model
 from online.openai_bodies import CompletionBody
-from online.openai_document import document
 from online.openai_fields import COMPLETION, read_fields
 from online.prompts import read_prompts
 from online.request_context import RequestContext, context_of
@@ -30,9 +32,13 @@ from online.wire_headers import budget_ms, delivery_key
 
 router = APIRouter()
 MAX_TOKENS = 16  # OpenAI's default on this route
+EXAMPLE = {"model": "smollm2-135m-instruct", "prompt": "Flight 5132 to Chicago is", "max_tokens": 12}
 
 
-@router.post("/v1/completions", openapi_extra=document(CompletionBody))
+@router.post(
+    "/v1/completions",
+    openapi_extra=generation(openai_body(CompletionBody, COMPLETION, EXAMPLE), text(CompletionReply, CompletionChunk)),
+)
 async def completions(request: Request) -> Response:
     """`n` completions of each prompt. A predictor has a prompt of its own, and is asked by a chat."""
     services, context = services_of(request), context_of(request)

@@ -22,10 +22,13 @@ from core_engine.predictors.climb import reason_of
 from online.access.streams import streams_of
 from online.attempt_facts import attempt_fact
 from online.body import read_json
+from online.document.bodies import openai_body
+from online.document.openai import generation
+from online.document.operation import JSON, reply_of
+from online.document.replies import EmbeddingReply
 from online.event_stream import while_connected
 from online.models import check_base_model
-from online.openai_bodies import EmbeddingBody
-from online.openai_document import document
+from online.openai_bodies import MAX_INPUTS, EmbeddingBody
 from online.openai_fields import EMBEDDING, read_fields
 from online.prompts import read_prompts
 from online.reply_usage import headrace_block
@@ -35,11 +38,14 @@ from online.text_call import context_tokens, deadline_of
 from online.wire_headers import budget_ms, delivery_key
 
 router = APIRouter()
-MAX_INPUTS = 2048  # OpenAI's limit
+EXAMPLE = {"model": "smollm2-135m-instruct", "input": ["The gate has changed.", "Boarding is delayed."]}
 MAX_TOGETHER = 16  # of one request in the engine: a long one leaves room in the queue for others
 
 
-@router.post("/v1/embeddings", openapi_extra=document(EmbeddingBody))
+@router.post(
+    "/v1/embeddings",
+    openapi_extra=generation(openai_body(EmbeddingBody, EMBEDDING, EXAMPLE), {JSON: reply_of(EmbeddingReply)}),
+)
 async def embeddings(request: Request) -> Response:
     """Embeddings of a text, of token ids, or of a list of either, in their order."""
     services, context = services_of(request), context_of(request)
@@ -58,6 +64,7 @@ async def embeddings(request: Request) -> Response:
         sampling=SamplingParams(),
         deadline=deadline_of(context.arrived_s, budget_ms(request), None),
         head=Head(HeadKind.EMBED, pooling=Pooling(body.pooling or Pooling.MEAN)),
+        traceparent=context.traceparent,
     )
     results = await while_connected(request, _embed_all(_attempts(whole, prompts), services, context))
     reply = _reply(body, results)

@@ -2,8 +2,8 @@
 
 A door exports the engine as it sees it: the engine's counts over its restarts (`llm.totals`), and the values of a lost
 engine as they last were; `headrace_engine_up` says which. Several doors of one engine each export the same counts: take
-one of them (`max by`), do not add them. Every value comes from the engine and nothing is counted here, but for
-`headrace_admission_refused`: what this door's client refused before it was sent.
+one of them (`max by`), do not add them. The workers of one door show them once: each shows what it heard itself. Every
+value comes from the engine and nothing is counted here.
 Source: vLLM, "Metrics", https://docs.vllm.ai/en/latest/design/metrics.html
 """
 
@@ -40,7 +40,7 @@ COUNTS = {  # field of `Counters`, whose docs say more: series and help
 
 
 class EngineCollector(Collector):
-    """Registered once with a door's registry."""
+    """Registered once with the page of a door's process."""
 
     def __init__(self, client: EngineClient) -> None:
         self._client = client
@@ -52,8 +52,6 @@ class EngineCollector(Collector):
             yield from _welcome(client.last_welcome)
         if client.snapshot is not None:
             yield from _snapshot(client.snapshot)
-        refused = [((pool,), count) for pool, count in client.refused.items()]
-        yield _counter("admission_refused", "Requests that could not have been in time.", refused, BY_POOL)
         totals = client.totals.snapshot
         yield from _counters(totals.counters)
         yield _counter(
@@ -74,6 +72,7 @@ class EngineCollector(Collector):
             _by(totals.aborts.items()),
             ("reason",),
         )
+        yield _counter("engine_lost_spans", "Spans of traces that the engine lost.", [((), totals.lost_spans)])
 
 
 def _welcome(welcome: Welcome) -> Iterable[Metric]:

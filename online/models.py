@@ -10,6 +10,8 @@ from fastapi.responses import JSONResponse
 
 from core_engine.predictors.declaration import LMGenerate, Predictor
 from core_engine.predictors.registry import LIVE
+from online.document.openai import models
+from online.document.replies import Model, ModelList
 from online.problems import UnknownModel
 from online.services import Services, services_of
 
@@ -52,15 +54,17 @@ def check_base_model(services: Services, name: str) -> None:
         raise UnknownModel(message, field="model", value=name, expected=services.model_name)
 
 
-@router.get("/v1/models")
+@router.get("/v1/models", openapi_extra=models(ModelList))
 async def list_models(request: Request) -> JSONResponse:
+    """What may be named as a model."""
     services = services_of(request)
     owners = {services.model_name: BASE_OWNER} | {p.name: p.owner for p in generators(services).values()}
     return JSONResponse({"object": "list", "data": [_model(name, owner) for name, owner in owners.items()]})
 
 
-@router.get("/v1/models/{model:path}")
+@router.get("/v1/models/{model:path}", openapi_extra=models(Model, 404))
 async def retrieve_model(model: str, request: Request) -> JSONResponse:
+    """The model of this name, if there is one."""
     predictor = served_model(services_of(request), model)
     return JSONResponse(_model(model, predictor.owner if predictor else BASE_OWNER))
 

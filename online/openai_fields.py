@@ -51,7 +51,7 @@ def read_fields(wire: type[Wire], body: dict[str, object], neutral: Neutral) -> 
 def _is_known(wire: type[BaseModel], name: str, value: object, neutral: Neutral) -> bool:
     if name in wire.model_fields:
         return True
-    if name in WITHOUT_EFFECT or (name in neutral and (value is None or value in neutral[name])):
+    if name in WITHOUT_EFFECT or (name in neutral and (value is None or _is_one_of(value, neutral[name]))):
         return False
     if name in neutral:
         accepted = " or ".join(["null", *map(str, neutral[name])])
@@ -60,3 +60,8 @@ def _is_known(wire: type[BaseModel], name: str, value: object, neutral: Neutral)
     known = ", ".join(sorted(wire.model_fields))
     message = f"{reprlib.repr(name)} is not supported; known fields: {known}"
     raise UnsupportedParameter(message, field=name, value=value, expected=f"one of: {known}")
+
+
+def _is_one_of(value: object, values: tuple[object, ...]) -> bool:
+    """By kind too: to Python, 0 is False and true is 1."""
+    return any(type(value) is type(each) and value == each for each in values)

@@ -11,7 +11,7 @@ from fastapi import Response
 from core_engine.contracts import Deadline, Prediction, StageBudget, StageTimes
 from core_engine.metrics import Metrics
 from online.request_context import RequestContext
-from online.schemas import FeatureReport, PredictReply
+from online.schemas import FeatureReport, PredictAnswer
 
 STAGES = ("auth", "features", "queue", "model", "fallback", "serialise", "total")
 
@@ -32,15 +32,17 @@ def predict_reply(
     )
     for stage, elapsed_ms in (("auth", stages.auth_ms), ("serialise", stages.serialise_ms)):
         metrics.stage_latency.labels(prediction.predictor, stage).observe(elapsed_ms / 1e3)
+    if context.trace is not None:
+        context.trace.predicted(prediction, stages, context.arrived_s)
     # these come last: how long the rest took is among them
     times = b',"stages":%b,"budget":%b}' % (msgspec.json.encode(stages), msgspec.json.encode(prediction.budget))
     headers = {"Server-Timing": server_timing(stages, prediction.budget)}
     return Response(body[:-1] + times, media_type="application/json", headers=headers)
 
 
-def _reply(prediction: Prediction, context: RequestContext) -> PredictReply:
+def _reply(prediction: Prediction, context: RequestContext) -> PredictAnswer:
     ages = prediction.feature_ages_s
-    return PredictReply(
+    return PredictAnswer(
         predictor=prediction.predictor,
         version=prediction.version,
         value=prediction.value,

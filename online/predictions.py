@@ -7,6 +7,9 @@ from fastapi import APIRouter, Request, Response
 
 from core_engine.contracts import Deadline
 from core_engine.errors import UnknownName
+from online.document.errors import GUARDED
+from online.document.headers import DEADLINE
+from online.document.operation import JSON, operation, reply_of
 from online.request_context import context_of
 from online.schemas import StoredReply
 from online.services import services_of
@@ -20,7 +23,12 @@ class NotStored(UnknownName):
     code = "not_stored"
 
 
-@router.get("/v1/predictions/{predictor}/{entity}")
+@router.get(
+    "/v1/predictions/{predictor}/{entity}",
+    openapi_extra=operation(
+        "predictions", {200: {JSON: reply_of(StoredReply)}}, (*GUARDED, 404, 422, 504), asked=(DEADLINE,)
+    ),
+)
 async def lookup(predictor: str, entity: str, request: Request) -> Response:
     """The value of `entity` in the generation that the live version serves now, with its age. Too old is still told."""
     services, context = services_of(request), context_of(request)
@@ -42,4 +50,4 @@ async def lookup(predictor: str, entity: str, request: Request) -> Response:
         age_s=stored.age_s,
         is_fresh=chosen.precomputed is None or stored.age_s <= chosen.precomputed.max_age_s,
     )
-    return Response(msgspec.json.encode(reply), media_type="application/json")
+    return Response(msgspec.json.encode(reply), media_type=JSON)

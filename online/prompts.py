@@ -11,6 +11,7 @@ from collections.abc import Sequence as Items
 
 from core_engine.errors import InvalidRequest, PromptTooLong
 from core_engine.llm.tokenizer import Tokenizer
+from online.openai_bodies import whole
 
 INLINE_CHARS = 4096  # a longer text is tokenised in a thread, not on the event loop
 
@@ -24,7 +25,7 @@ async def read_prompts(
         InvalidRequest: by its place, what is no text and no token ids, or has no token.
         PromptTooLong: a text of more than `max_chars` characters.
     """
-    if not isinstance(value, list) or (value and type(value[0]) is int):
+    if not isinstance(value, list) or (value and type(value[0]) in (int, float)):
         return [await _read(field, value, tokenizer, max_chars)]
     if not 1 <= len(value) <= most:
         expected = f"1 to {most} prompts"
@@ -68,9 +69,11 @@ def check_length(field: str, num_chars: int, max_chars: int) -> None:
 
 
 def _ids(field: str, value: object, tokenizer: Tokenizer) -> Items[int]:
+    given = value if isinstance(value, list) else [None]
+    ids = [each for each in map(whole, given) if type(each) is int and 0 <= each < tokenizer.vocab_size]
+    if len(ids) == len(given):
+        return ids
     expected = f"text, or a list of token ids from 0 to {tokenizer.vocab_size - 1}"
-    if isinstance(value, list) and all(type(each) is int and 0 <= each < tokenizer.vocab_size for each in value):
-        return value
     raise InvalidRequest(
         f"{field} = {reprlib.repr(value)}: expected {expected}", field=field, value=value, expected=expected
     )

@@ -21,24 +21,29 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from core_engine.contracts import Reason
 from core_engine.errors import HeadraceError, Unavailable
 from core_engine.tenants.view import ANONYMOUS
+from core_engine.tracing import SpanContext, Tracer
 from online.problems import error_response
+from online.request_trace import RequestTrace
 from online.services import Services
 
 log = structlog.get_logger(__name__)
 
 KEY = "headrace.context"
+RECEIVED = "headrace.received_s"  # when the server had a request's head, `time.monotonic`: the app's turn comes later
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
-TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
 PROBES = ("/healthz", "/readyz", "/metrics")
 CLIENT_CLOSED = 499  # nginx's word for a client that went away; never sent
 
 
 @dataclass(slots=True)
 class RequestContext:
-    """One request. `facts` is what its log line will say besides: names, rungs, reasons; never inputs or prompts."""
+    """One request. `facts` is what its log line will say besides: names, rungs, reasons; never inputs or prompts.
+
+    `trace_id` is the caller's or, where `trace` records the request, that of the trace."""
 
     request_id: str
     trace_id: str | None
+    trace: RequestTrace | None = None
     attempt_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     arrived_s: float = field(default_factory=time.monotonic)
     arrived_at: datetime = field(default_factory=lambda: datetime.now(UTC))
@@ -51,12 +56,22 @@ class RequestContext:
     disconnected: bool = False
 
     @classmethod
-    def of(cls, headers: Headers) -> RequestContext:
+    def of(cls, scope: Scope, tracer: Tracer | None) -> RequestContext:
         """A client's X-Request-Id is for correlation only; one that is not well-formed is replaced by our own."""
+        headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
-        trace = TRACEPARENT.fullmatch(headers.get("traceparent", ""))
         request_id = given if REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
-        return cls(request_id, trace.group(1) if trace else None)
+        parent, trace = _parent(headers), None
+        if tracer is not None and scope["path"] not in PROBES:
+            trace = RequestTrace.begin(tracer, parent, scope["path"])
+        known = trace.context if trace is not None else parent
+        arrived_s = scope.get(RECEIVED) or time.monotonic()  # another server says nothing of it
+        return cls(request_id, None if known is None else known.trace_id, trace, arrived_s=arrived_s)
+
+    @property
+    def traceparent(self) -> str | None:
+        """Of the request's server span, where one is recorded."""
+        return None if self.trace is None else self.trace.context.traceparent
 
 
 def context_of(request: Request) -> RequestContext:
@@ -75,7 +90,7 @@ class RequestLayer:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        context = RequestContext.of(Headers(scope=scope))
+        context = RequestContext.of(scope, self._services.tracer)
         scope[KEY] = context
         state, gauge = self._services.state, self._services.metrics.http_in_flight
         state.in_flight += 1
@@ -127,6 +142,14 @@ class RequestLayer:
             trace_id=context.trace_id,
             **context.facts,
         )
+        if context.trace is not None:
+            context.trace.finish(scope, context, is_abandoned=status == CLIENT_CLOSED)
+
+
+def _parent(headers: Headers) -> SpanContext | None:
+    """Who asked, by the one `traceparent`; several are none (Trace Context, section 3.2.2)."""
+    given = headers.getlist("traceparent")
+    return SpanContext.read(given[0]) if len(given) == 1 else None
 
 
 def frames_of(error: BaseException) -> list[str]:
@@ -148,7 +171,10 @@ def _recorded(send: Send, context: RequestContext) -> Send:
     async def recorded(message: Message) -> None:
         if message["type"] == "http.response.start":
             context.status = message["status"]
-            MutableHeaders(scope=message)["X-Request-Id"] = context.request_id
+            headers = MutableHeaders(scope=message)
+            headers["X-Request-Id"] = context.request_id
+            if context.traceparent is not None:
+                headers["traceparent"] = context.traceparent
         elif message["type"] == "http.response.body":
             context.finished = not message.get("more_body", False)
         await send(message)

@@ -8,10 +8,7 @@ from typing import Any
 
 from core_engine.contracts import SamplingParams
 from core_engine.errors import InvalidRequest, PromptTooLong
-from online.openai_bodies import TextBody
-
-MAX_STOPS = 4
-MAX_STOP_CHARS = 256
+from online.openai_bodies import MAX_STOP_CHARS, MAX_STOPS, TextBody
 
 
 @dataclass(frozen=True, slots=True)

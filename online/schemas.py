@@ -1,4 +1,4 @@
-"""The wire types of our own routes. They are converted once, by the route that reads them.
+"""The wire types of our own routes. They are converted once, by the route that reads or writes them.
 
 Those of the OpenAI routes are in `openai_bodies`.
 """
@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
-from core_engine.contracts import FeatureState, Reason, Rung, Stored, Usage
+from core_engine.contracts import FeatureState, Reason, Rung, StageBudget, StageTimes, Stored, Usage
 from online.wire_headers import MAX_BUDGET_MS
 
 
@@ -42,8 +42,8 @@ class FeatureReport(msgspec.Struct, frozen=True):
     age_s: float | None
 
 
-class PredictReply(msgspec.Struct, frozen=True, kw_only=True):
-    """All but `stages` and `budget`, which `predict_reply` adds."""
+class PredictAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer, which rung gave it, and why none above it did."""
 
     predictor: str
     version: int
@@ -59,6 +59,16 @@ class PredictReply(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage
 
 
+class PredictReply(PredictAnswer, frozen=True, kw_only=True):
+    """The answer, which rung gave it, why none above it did, and where the time went.
+
+    `predict_reply` writes the last two behind the answer: how long writing it took is among them.
+    """
+
+    stages: StageTimes
+    budget: StageBudget
+
+
 class StoredReply(msgspec.Struct, frozen=True, kw_only=True):
     """A published prediction. `age_s` counts from the instant as of which its job computed; `is_fresh`: it is within
     the age that the predictor declares."""
@@ -70,3 +80,40 @@ class StoredReply(msgspec.Struct, frozen=True, kw_only=True):
     generation: str
     age_s: float
     is_fresh: bool
+
+
+class Alive(msgspec.Struct, frozen=True, kw_only=True):
+    status: Literal["alive"] = "alive"
+
+
+class CatalogueState(msgspec.Struct, frozen=True, kw_only=True):
+    """`failure`: why it could not be read again; it is then as old as that."""
+
+    loaded: bool
+    failure: str | None
+
+
+class EngineState(msgspec.Struct, frozen=True, kw_only=True):
+    """The rest is there where the engine is."""
+
+    available: bool
+    incarnation: str | msgspec.UnsetType = msgspec.UNSET
+    model: str | msgspec.UnsetType = msgspec.UNSET
+    dtype: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class StoreState(msgspec.Struct, frozen=True, kw_only=True):
+    available: bool
+
+
+class Readiness(msgspec.Struct, frozen=True, kw_only=True):
+    """`in_flight`: requests in this door, without this one."""
+
+    status: Literal["ready", "draining", "starting"]
+    catalogue: CatalogueState
+    engine: EngineState
+    store: StoreState
+    in_flight: int
+
+
+OUR_REPLIES = (PredictReply, StoredReply, Alive, Readiness)

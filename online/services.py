@@ -17,6 +17,7 @@ from core_engine.predictors.shadow import ShadowTraffic
 from core_engine.predictors.system_prompt import SystemPrompts
 from core_engine.readers import PredictionReader
 from core_engine.settings import HttpSettings
+from core_engine.tracing import Tracer
 from online.access.gate import Gate
 
 
@@ -46,6 +47,7 @@ class Services:
     metrics: Metrics
     ping_store: Callable[[], Awaitable[bool]]
     gate: Gate = field(default_factory=Gate)
+    tracer: Tracer | None = None  # None: nothing is traced
     state: DoorState = field(default_factory=DoorState)
 
 

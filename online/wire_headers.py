@@ -10,6 +10,7 @@ from fastapi import Request
 from core_engine.errors import InvalidRequest
 
 MAX_BUDGET_MS = 3_600_000.0
+NUMBER = re.compile(r"[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?")  # as JSON has them; Python reads 1_000 too
 DELIVERY_KEY = re.compile(r"[\x21-\x7e]{1,255}")
 BUDGET = f"milliseconds above 0 and at most {MAX_BUDGET_MS:g}"
 
@@ -23,10 +24,7 @@ def budget_ms(request: Request) -> float | None:
     given = request.headers.get("x-deadline-ms")
     if given is None:
         return None
-    try:
-        budget = float(given)
-    except ValueError:
-        budget = math.nan
+    budget = float(given) if NUMBER.fullmatch(given) else math.nan
     if not 0 < budget <= MAX_BUDGET_MS:
         message = f"X-Deadline-Ms = {given[:40]!r}: expected {BUDGET}"
         raise InvalidRequest(message, field="X-Deadline-Ms", value=given, expected=BUDGET)

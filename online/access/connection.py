@@ -1,6 +1,7 @@
-"""HTTP connections that cannot hold on to the door: a head that never ends, one that never comes, a reply never read.
+"""HTTP connections that cannot hold on to the door: a head that never ends, one that never comes, a reply never read;
+or simply too many of them (`open_connections`).
 
-uvicorn's protocol with three bounds of ours; complete requests are judged by `layer`, and bodies by `online.body`. A
+uvicorn's protocol with four bounds of ours; complete requests are judged by `layer`, and bodies by `online.body`. A
 client that does not read is noticed where the transport says that its buffer is full, so that a stream whose client
 reads pays nothing.
 """
@@ -8,6 +9,7 @@ reads pays nothing.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -17,15 +19,17 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from core_engine.contracts import Reason
 from core_engine.settings import HttpSettings
-from online.request_context import KEY, RequestContext
+from online.access.open_connections import IDLE_S, NO_PLACE, Going, OpenConnections
+from online.request_context import KEY, RECEIVED, RequestContext
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Of every connection of a server. `on_cut` is told why one was ended."""
+    """Of every connection of a server. `on_cut` is told why one was ended; `idle_s` is when one may be for another."""
 
     http: HttpSettings
     on_cut: Callable[[str], None]
+    idle_s: float = IDLE_S
 
 
 def bounded_http(bounds: Bounds) -> type[HttpToolsProtocol]:
@@ -35,11 +39,13 @@ def bounded_http(bounds: Bounds) -> type[HttpToolsProtocol]:
         pass
 
     BoundedConnection.bounds = bounds
+    BoundedConnection.open = OpenConnections(bounds.http.max_connections, idle_s=bounds.idle_s)
     return BoundedConnection
 
 
 class Connection(HttpToolsProtocol):
     bounds: ClassVar[Bounds]
+    open: ClassVar[OpenConnections[Connection]]
 
     _in_head = False  # a request has begun, and its headers have not ended
     _head_bytes = 0
@@ -49,8 +55,11 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._wait_for_head()
+        if (ended := self.open.enter(self)) is not None:
+            ended.connection.ended_for_another(ended.why)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.open.leave(self)
         self._head_came()
         self._reader_came()
         super().connection_lost(exc)
@@ -76,7 +85,25 @@ class Connection(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._head_came()
+        has_place = self.open.begin(self)
+        self.scope[NO_PLACE] = not has_place  # type: ignore[literal-required]
+        self.scope[RECEIVED] = time.monotonic()  # type: ignore[literal-required]
         super().on_headers_complete()
+        if not has_place:
+            self.cycle.keep_alive = False
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.response_complete:  # else: another request of this connection has waited for its turn
+            self.open.end(self)
+
+    def ended_for_another(self, why: Going) -> None:
+        """There were too many connections, and this one has asked for nothing yet, or not for some time."""
+        if why is Going.CROWDED:
+            self._refuse(503, why, "this door has as many connections as it may; try again", b"retry-after: 1\r\n")
+        else:
+            self.transport.close()
+            self.bounds.on_cut(why)
 
     def _wait_for_head(self) -> None:
         self._head_timer = self.loop.call_later(self.bounds.http.head_timeout_s, self._head_is_late)
@@ -93,16 +120,28 @@ class Connection(HttpToolsProtocol):
         else:  # nothing was asked: a client that connected ahead of its need
             self.transport.close()
 
-    def _refuse(self, status: int, reason: str, detail: str) -> None:
+    def send_400_response(self, msg: str) -> None:
+        """In uvicorn's place, which would write plain text, even into an answer under way."""
+        self._refuse(400, "malformed_request", msg)
+
+    def _refuse(self, status: int, reason: str, detail: str, headers: bytes = b"") -> None:
         """A problem (RFC 9457) to a request that no route can be found for yet; none into an answer under way."""
         body = msgspec.json.encode(
             {"type": f"urn:headrace:problem:{reason}", "title": reason, "status": status, "detail": detail}
         )
-        head = b"content-type: application/problem+json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
-        if self.cycle is None or self.cycle.response_complete:
-            self.transport.write(STATUS_LINE[status] + head + body)
+        head = b"content-type: application/problem+json\r\nconnection: close\r\ncontent-length: %d\r\n" % len(body)
+        if self._may_answer():
+            self.transport.write(STATUS_LINE[status] + head + headers + b"\r\n" + body)
         self.transport.close()
         self.bounds.on_cut(reason)
+
+    def _may_answer(self) -> bool:
+        """Whether what is written now is the answer to what is refused: a head that no other answer is before, or a
+        body whose route has said nothing yet."""
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            return True
+        return not self._in_head and cycle.more_body and not cycle.response_started and not self.pipeline
 
     # -- readers
 

@@ -8,6 +8,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from core_engine.errors import HeadraceError, QuotaExceeded
 from online.access.gate import METRICS
+from online.access.open_connections import NO_PLACE, Going, TooManyConnections
 from online.problems import HeadersTooLarge, error_response
 from online.request_context import KEY, RequestContext
 from online.services import Services
@@ -37,6 +38,9 @@ class AccessLayer:
         path, gate = scope["path"], self._services.gate
         if path in OPEN:
             return
+        if scope.get(NO_PLACE):
+            self._services.metrics.connections_cut.labels(Going.CROWDED).inc()
+            raise TooManyConnections("this door has as many connections as it may; try again")
         count, tenant = self._services.metrics.access, ""
         try:
             context.tenant = tenant = gate.tenant_of(Headers(scope=scope), path)

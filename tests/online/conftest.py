@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,11 +78,17 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture
 async def door(tmp_path: Path, tokenizer: Tokenizer) -> AsyncIterator[DoorUnderTest]:
     """The app in memory; `door.http` talks to it without a socket."""
-    database = open_database(f"sqlite:///{tmp_path / 'registry.db'}")
+    async with opened_door(tmp_path, tokenizer) as under_test:
+        yield under_test
+
+
+@asynccontextmanager
+async def opened_door(folder: Path, tokenizer: Tokenizer) -> AsyncIterator[DoorUnderTest]:
+    database = open_database(f"sqlite:///{folder / 'registry.db'}")
     Base.metadata.create_all(database)
     registry = Registry(database)
     nightly = Precomputed(key=("origin", "dest"), max_age_s=3600.0)
-    for predictor in (delay_predictor(tmp_path, precomputed=nightly), notice_predictor()):
+    for predictor in (delay_predictor(folder, precomputed=nightly), notice_predictor()):
         registry.register(predictor)
         registry.set_alias(predictor.name, "live", predictor.version)
     catalogue, rungs = Catalogue(registry), RungCache()
@@ -89,7 +96,7 @@ async def door(tmp_path: Path, tokenizer: Tokenizer) -> AsyncIterator[DoorUnderT
     await rungs.get(catalogue.resolve("delay"), Deadline.never())
     metrics, engine, features = Metrics(), FakeEngine(tokenizer.encode(TEXT)), FakeFeatures()
     predictions = FakePredictions()
-    spool = Spool(tmp_path / "spool", "door", metrics)
+    spool = Spool(folder / "spool", "door", metrics)
 
     async def ping() -> bool:
         return under_test.store_answers

@@ -13,6 +13,7 @@ import httpx
 import uvicorn
 from openai import AsyncOpenAI
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from core_engine.llm.client import EngineClient
 from core_engine.llm.gguf_vocabulary import byte_level_vocabulary
@@ -20,6 +21,8 @@ from core_engine.llm.grammar import Grammars
 from core_engine.llm.tokenizer import Tokenizer
 from core_engine.metrics import Metrics
 from core_engine.predictors.system_prompt import SystemPrompts
+from online.access.connection import Bounds, bounded_http
+from online.access.gate import Gate
 from online.app import create_app
 from online.services import Services
 from tests.core_engine.llm.running import Served, running
@@ -66,7 +69,10 @@ def chat_tokenizer() -> Tokenizer:
 
 
 @asynccontextmanager
-async def real_door(door: DoorUnderTest, *, num_blocks: int = 65) -> AsyncIterator[RealDoor]:
+async def real_door(
+    door: DoorUnderTest, *, num_blocks: int = 65, gate: Gate | None = None, is_bounded: bool = False
+) -> AsyncIterator[RealDoor]:
+    """`is_bounded`: with the protocol that bounds connections, as a served door has it."""
     grammars = Grammars(chat_tokenizer, CONFIG.vocab_size, frozenset({EOS}))
     async with running(tiny_engine(num_blocks=num_blocks, grammars=grammars)) as (client, served):
         tokenizer = chat_tokenizer()
@@ -75,10 +81,12 @@ async def real_door(door: DoorUnderTest, *, num_blocks: int = 65) -> AsyncIterat
             client=client,
             tokenizer=tokenizer,
             system_prompts=SystemPrompts(tokenizer),
-            http=door.services.http.model_copy(update={"max_streams": 1000}),
+            http=door.services.http.model_copy(update={"max_streams": 1000, "max_body_bytes": 1 << 20}),
             metrics=Metrics(),
+            gate=gate or door.services.gate,
         )
-        async with listening(create_app(services)) as url:
+        protocol = bounded_http(Bounds(services.http, list[str]().append)) if is_bounded else HttpToolsProtocol
+        async with listening(create_app(services), protocol) as url:
             strict, lenient = (official_client(url, strict=strict) for strict in (True, False))
             async with httpx.AsyncClient(base_url=url, timeout=30) as http, strict, lenient:
                 yield RealDoor(services, served, client, http, strict, lenient)
@@ -86,10 +94,10 @@ async def real_door(door: DoorUnderTest, *, num_blocks: int = 65) -> AsyncIterat
 
 
 @asynccontextmanager
-async def listening(app: ASGIApp) -> AsyncIterator[str]:
+async def listening(app: ASGIApp, http: type[HttpToolsProtocol] = HttpToolsProtocol) -> AsyncIterator[str]:
     """The app behind a real server; its URL."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        config = uvicorn.Config(app, http="httptools", log_config=None, access_log=False, lifespan="on")
+        config = uvicorn.Config(app, http=http, log_config=None, access_log=False, lifespan="on")
         server = uvicorn.Server(config)
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"

@@ -417,7 +417,7 @@ bodies = st.dictionaries(
 )
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(bodies)
 async def test_no_body_is_a_5xx(door: DoorUnderTest, body: dict[str, Any]) -> None:
     reply = await door.chat(**body)

@@ -43,8 +43,8 @@ async def test_a_disconnect_ends_every_choice_without_another_step(
     async with real.http.stream("POST", route, json=LONG | body | {"stream": True}) as reply:
         events = reply.aiter_text()
         await anext(events)
-        await until(lambda: gate.steps == 0)
-        assert len(real.served.server.attempts) == body.get("n", 1) * len(body.get("prompt", "x"))
+        num_choices = body.get("n", 1) * len(body.get("prompt", "x"))
+        await until(lambda: gate.steps == 0 and len(real.served.server.attempts) == num_choices)
     await until(lambda: not len(real.served.server.attempts))  # no step has passed the gate
     assert gate.steps == 0
     gate.open()

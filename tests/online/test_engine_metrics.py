@@ -65,7 +65,8 @@ async def test_ends_refusals_and_aborts_come_by_reason(door: DoorUnderTest) -> N
 
 
 async def test_what_the_door_s_own_client_refused_is_told_apart(door: DoorUnderTest) -> None:
-    door.engine.refused[Pool.BULK] = 3
+    for _ in range(3):
+        door.services.metrics.refused(Pool.BULK)
     assert door.sample("headrace_admission_refused_total", pool="bulk") == 3
     assert door.sample("headrace_admission_refused_total", pool="interactive") == 0
 

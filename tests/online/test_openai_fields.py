@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from core_engine.errors import InvalidRequest
 from online.openai_bodies import ChatBody, CompletionBody, EmbeddingBody
 from online.openai_fields import CHAT, COMPLETION, EMBEDDING, WITHOUT_EFFECT, Neutral, read_fields
 from online.problems import UnsupportedParameter
@@ -60,3 +61,22 @@ def test_a_field_is_known_or_without_effect_or_refused(route: Any, name: str, va
     with pytest.raises(UnsupportedParameter) as caught:
         read_fields(wire, least | {name: value}, neutral)
     assert caught.value.field == name
+
+
+@pytest.mark.parametrize(
+    ("route", "field", "value"),
+    [(0, "store", 0), (0, "parallel_tool_calls", 1.0), (1, "best_of", True), (1, "echo", 0)],
+)
+def test_a_value_of_another_kind_is_not_the_one_that_changes_nothing(route: int, field: str, value: object) -> None:
+    wire, neutral, least = ROUTES[route]
+    with pytest.raises(UnsupportedParameter, match=field):
+        read_fields(wire, least | {field: value}, neutral)
+
+
+@pytest.mark.parametrize("field", ["n", "max_tokens", "seed", "top_k", "logprobs"])
+def test_a_number_without_a_fraction_is_an_integer_as_in_json_schema(field: str) -> None:
+    body = read_fields(CompletionBody, ROUTES[1][2] | {field: 3.0}, COMPLETION)
+    assert repr(getattr(body, field)) == "3"
+    for other in (3.5, True, "3"):
+        with pytest.raises(InvalidRequest, match=field):
+            read_fields(CompletionBody, ROUTES[1][2] | {field: other}, COMPLETION)

@@ -229,7 +229,7 @@ bodies = st.one_of(
 )
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 @given(content=bodies)
 async def test_no_body_is_a_5xx(door: DoorUnderTest, content: bytes) -> None:
     reply = await door.http.post(ROUTE, content=content, headers={"Content-Type": "application/json"})

@@ -66,7 +66,7 @@ async def test_a_shadow_scores_after_the_reply_and_is_not_in_it(second: DoorUnde
     assert [request.scorer for request in second.engine.score_requests] == ["delay:1"]
 
     working = asyncio.create_task(second.services.shadow.run())
-    await asyncio.wait_for(second.services.shadow._waiting.join(), 10)
+    await asyncio.wait_for(second.services.shadow._waiting.join(), 60)
     working.cancel()
     labels = {"predictor": "delay", "version": "2", "outcome": "compared"}
     assert second.sample("headrace_shadow_requests_total", **labels) == 1

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import uvicorn
 
 from online.access.connection import Bounds, bounded_http
+from online.access.open_connections import IDLE_S
 from tests.online.access.conftest import Guarded
 
 SMALL_BYTES = 4096  # of socket buffers, so that a client that does not read is noticed soon
@@ -32,13 +33,13 @@ class Bounded:
 
 
 @asynccontextmanager
-async def serving(door: Guarded) -> AsyncIterator[Bounded]:
+async def serving(door: Guarded, idle_s: float = IDLE_S) -> AsyncIterator[Bounded]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SMALL_BYTES)
         bounded = Bounded(door, listener.getsockname()[1])
         config = uvicorn.Config(
             door.app,
-            http=bounded_http(Bounds(door.services.http, bounded.cuts.append)),
+            http=bounded_http(Bounds(door.services.http, bounded.cuts.append, idle_s)),
             log_config=None,
             access_log=False,
             lifespan="on",

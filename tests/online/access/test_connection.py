@@ -11,6 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from core_engine.contracts import GenerateRequest, Reason, TokenDelta
+from online.access.open_connections import EXTRA
 from tests.core_engine.predictors.doubles import FakeEngine
 from tests.online.access.conftest import CHAT, PREDICT, Guard
 from tests.online.access.serving import Bounded, serving
@@ -119,7 +120,7 @@ async def test_a_client_that_reads_gets_everything_however_long(guard: Guard) ->
 
 
 async def test_headers_that_do_not_come_are_a_408_and_the_connection_ends(guard: Guard) -> None:
-    async with guard(needs_key=False, head_timeout_s=0.1) as door, serving(door) as served:
+    async with guard(needs_key=False, head_timeout_s=0.5) as door, serving(door) as served:
         reader, writer = await served.connect()
         writer.write(b"POST /v1/predict/delay HTTP/1.1\r\nHost: do")
         reply = await all_of(reader)
@@ -130,7 +131,7 @@ async def test_headers_that_do_not_come_are_a_408_and_the_connection_ends(guard:
 
 
 async def test_a_connection_on_which_nothing_comes_ends_without_a_word(guard: Guard) -> None:
-    async with guard(needs_key=False, head_timeout_s=0.1) as door, serving(door) as served:
+    async with guard(needs_key=False, head_timeout_s=0.5) as door, serving(door) as served:
         reader, writer = await served.connect()
         assert await all_of(reader) == b""
         assert served.cuts == []
@@ -152,7 +153,7 @@ async def test_headers_that_never_end_are_cut_off(guard: Guard) -> None:
 
 
 async def test_a_slow_head_behind_a_stream_is_no_answer_in_the_middle_of_it(guard: Guard) -> None:
-    async with guard(needs_key=False, head_timeout_s=0.1) as door, serving(door) as served:
+    async with guard(needs_key=False, head_timeout_s=0.5) as door, serving(door) as served:
         door.door.engine.hold = asyncio.Event()
         reader, writer = await served.connect()
         writer.write(request(CHAT, STREAM))
@@ -176,6 +177,83 @@ async def test_requests_on_one_connection_are_each_given_their_time(guard: Guard
             assert b"200 OK" in await reader.readuntil(b'{"status":"alive"}')
         assert served.cuts == []
         writer.close()
+
+
+# -- too many
+
+
+NEVER = 1e9
+PROBE = b"GET /healthz HTTP/1.1\r\nHost: door\r\n\r\n"
+
+
+async def occupied(served: Bounded) -> asyncio.StreamWriter:
+    """A connection whose request is under way until the engine goes on."""
+    _, writer = await served.connect()
+    writer.write(request(CHAT, STREAM))
+    begun = served.door.services.state.in_flight + 1
+    while served.door.services.state.in_flight < begun:  # noqa: ASYNC110 - nobody tells the begin of a request
+        await asyncio.sleep(0)
+    return writer
+
+
+async def test_past_the_bound_a_request_is_a_503_in_its_route_s_shape_and_the_connection_ends(guard: Guard) -> None:
+    async with guard(needs_key=False, max_connections=1) as door, serving(door, NEVER) as served:
+        door.door.engine.hold = asyncio.Event()
+        writer = await occupied(served)
+        for path, said in ((PREDICT, b"urn:headrace:problem:too_many_connections"), (CHAT, b'"type":"server_error"')):
+            reader, late = await served.connect()
+            late.write(request(path, "{}"))
+            reply = await all_of(reader)
+            assert reply.startswith(b"HTTP/1.1 503 ")
+            assert b"retry-after: 1\r\n" in reply
+            assert b"connection: close\r\n" in reply
+            assert said in reply
+            late.close()
+        cut = {"reason": "too_many_connections"}
+        assert door.services.metrics.registry.get_sample_value("headrace_connections_cut_total", cut) == 2
+        writer.close()
+
+
+async def test_past_the_bound_a_probe_is_answered(guard: Guard) -> None:
+    async with guard(needs_key=False, max_connections=2) as door, serving(door, NEVER) as served:
+        door.door.engine.hold = asyncio.Event()
+        writers = [await occupied(served) for _ in range(2)]
+        reader, probe = await served.connect()
+        probe.write(PROBE)
+        reply = await all_of(reader)
+        assert reply.startswith(b"HTTP/1.1 200 ")
+        assert b"connection: close\r\n" in reply
+        for writer in (*writers, probe):
+            writer.close()
+
+
+async def test_an_idle_connection_makes_room_for_one_that_comes(guard: Guard) -> None:
+    async with guard(needs_key=False, max_connections=2) as door, serving(door, 0.0) as served:
+        door.door.engine.hold = asyncio.Event()
+        busy = await occupied(served)
+        idle_reader, idle = await served.connect()
+        idle.write(PROBE)
+        await idle_reader.readuntil(b'{"status":"alive"}')
+        reader, newcomer = await served.connect()
+        newcomer.write(PROBE)
+        reply = await reader.readuntil(b'{"status":"alive"}')
+        assert b"connection: close" not in reply
+        assert await all_of(idle_reader) == b""
+        assert served.cuts == ["idle"]
+        assert door.services.state.in_flight == 1, "a request under way is never cut off for another"
+        for writer in (busy, idle, newcomer):
+            writer.close()
+
+
+async def test_of_many_that_come_and_ask_for_nothing_the_first_is_told_why_it_ends(guard: Guard) -> None:
+    async with guard(needs_key=False, max_connections=1) as door, serving(door, NEVER) as served:
+        clients = [await served.connect() for _ in range(1 + EXTRA + 1)]
+        reply = await all_of(clients[1][0])
+        assert reply.startswith(b"HTTP/1.1 503 ")
+        assert b"retry-after: 1\r\n" in reply
+        assert served.cuts == ["too_many_connections"]
+        for _, writer in clients:
+            writer.close()
 
 
 # -- bodies
