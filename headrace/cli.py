@@ -107,9 +107,16 @@ def engine() -> None:
 def door() -> None:
     """Run the HTTP door (the local stack starts it for you)."""
     from core_engine.settings import load_settings
-    from headrace.door import run_door
 
-    run_door(load_settings())
+    settings = load_settings()
+    if settings.http.workers == 1:
+        from headrace.door import run_door
+
+        run_door(settings)
+    else:
+        from headrace.door_workers import run_workers
+
+        run_workers(settings)
 
 
 @stream.command("run")

@@ -1,4 +1,5 @@
-"""Composition root of the HTTP door: builds every part from the settings, serves, and drains on SIGTERM.
+"""Composition root of the HTTP door: builds every part from the settings, serves, and drains on SIGTERM. With several
+workers (`door_workers`), each of them is such a door, with its share of the limits.
 
 It starts and answers with whatever is there: without an engine from the lower rungs, without Redis with features
 missing. Only what can never work stops it: a port in use, a broken model file, a malformed URL.
@@ -7,7 +8,6 @@ missing. Only what can never work stops it: a port in use, a broken model file, 
 from __future__ import annotations
 
 import asyncio
-import errno
 import socket
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -24,7 +24,6 @@ from sqlalchemy import Engine
 from core_engine.breaker import Breaker
 from core_engine.contracts import Deadline
 from core_engine.costs.spool import Spool
-from core_engine.errors import ConfigurationError
 from core_engine.gradient_limit import GradientLimit
 from core_engine.llm.client import EngineClient
 from core_engine.llm.tokenizer import Tokenizer
@@ -37,16 +36,18 @@ from core_engine.predictors.rungs import RungCache
 from core_engine.predictors.shadow import ShadowTraffic
 from core_engine.predictors.system_prompt import SystemPrompts
 from core_engine.predictors.tables import open_database
-from core_engine.settings import HttpSettings, Settings
+from core_engine.settings import PredictLimitSettings, Settings
 from featurestore.online.connection import ReadGuard, connect
 from featurestore.prediction_reader import OnlinePredictionReader
 from headrace.consistency_gauges import ConsistencyGauges
-from headrace.door_access import access, is_loopback
-from headrace.door_protection import show_protection
+from headrace.door_access import access, is_loopback, worker_share
+from headrace.door_protection import protection, show, write_down
+from headrace.door_socket import accepting, hold_files, listen, of_worker
 from headrace.feature_readers import FeatureReaders
 from headrace.heap import settle
 from headrace.logs import configure_logging
 from headrace.migrations import upgrade
+from headrace.tracing import open_tracing
 from headrace.upkeep import RegisteredFeatureReader, ScorerKeeper, repeat, warm_rungs
 from headrace.wheels import model_file
 from online.access.connection import Bounds, bounded_http
@@ -59,77 +60,65 @@ log = structlog.get_logger(__name__)
 REFRESH_S = 0.5
 WARM_S = 0.3  # how long a version that is new may load before it is used; with the refresh, within a second
 GAUGES_S = 60.0  # findings of a day change when somebody computes them
+FIGURES_S = 0.5  # how old another worker's figures may be
 PING_S = 0.25
 SLOW_SHARE = 0.5  # of what a request waits for its features: a read that takes longer counts as a failure
-SEND_BUFFER_BYTES = 64 << 10  # of each connection, in the kernel; left alone it takes megabytes for who does not read
 
 
-def run_door(settings: Settings) -> None:
+def run_door(settings: Settings, on_serving: Callable[[], None] = lambda: None) -> None:
     """Serve until SIGTERM or SIGINT, then drain: `/readyz` turns 503, requests in flight finish within `drain_s`.
+    `on_serving` is called when the door takes connections.
 
     Raises:
         ConfigurationError: the port is in use, or a setting or file cannot work; nothing is left behind.
     """
     configure_logging(settings.log_level)
-    with listen(settings.http) as listener:
+    is_alone, http = settings.http.workers == 1, worker_share(settings.http)
+    with listen(http) if is_alone else of_worker(http) as listener:
+        hold_files(http.max_connections)
         door = Door(settings, is_loopback=is_loopback(listener))
         app = create_app(door.services, door.running)
         config = uvicorn.Config(
             app,
             loop="uvloop",
-            http=bounded_http(Bounds(settings.http, door.cut)),
+            http=bounded_http(Bounds(http, door.cut)),
             lifespan="on",
             log_config=None,
             access_log=False,
             server_header=False,
             timeout_graceful_shutdown=1,  # the drain is over by then; what still runs is cut off
         )
-        DrainingServer(config, door.services.state, settings.http.drain_s).run(sockets=[listener])
-
-
-def listen(http: HttpSettings) -> socket.socket:
-    """A listening socket, taken before anything slow is built.
-
-    Raises:
-        ConfigurationError: names the port, the fault and the setting.
-    """
-    listener: socket.socket | None = None
-    try:
-        family, kind, proto, _, address = socket.getaddrinfo(http.host, http.port, type=socket.SOCK_STREAM)[0]
-        listener = socket.socket(family, kind, proto)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-        listener.bind(address)
-        listener.listen(2048)
-    except OSError as error:
-        if listener is not None:
-            listener.close()
-        why = "is in use" if error.errno == errno.EADDRINUSE else f"cannot be used ({error.strerror})"
-        message = f"port {http.port} on {http.host} {why}; set HEADRACE_HTTP__PORT to another port"
-        raise ConfigurationError(message) from None
-    return listener
+        server = DrainingServer(config, door.services.state, http.drain_s, on_serving=on_serving)
+        server.run(sockets=accepting(listener))
 
 
 class Door:
-    """Every part of one HTTP process, built but not started; `running` starts and stops them."""
+    """Every part of one HTTP process, built but not started; `running` starts and stops them. One of several workers
+    has its share of every limit, and its page of metrics shows what all of them have counted."""
 
     def __init__(self, settings: Settings, *, is_loopback: bool) -> None:
         upgrade(settings.database_url)
         self._settings = settings
         self._database: Engine = open_database(settings.database_url)
         self._access = access(settings, self._database, is_loopback=is_loopback)
-        store_breaker, cap_s, places = Breaker(), settings.features.cap_ms / 1e3, Places(GradientLimit())
+        store_breaker, cap_s = Breaker(), settings.features.cap_ms / 1e3
+        places = Places(predict_limit(settings.predict_limit))
         self._redis = connect(settings.redis, guard=ReadGuard(store_breaker, SLOW_SHARE * cap_s))
         self._rungs = RungCache()
         self._catalogue = Catalogue(Registry(self._database), REFRESH_S, self._warm)
-        self._client = EngineClient(settings.engine_endpoint, lost_after_s=settings.engine.lost_after_s)
-        metrics = Metrics()
+        is_alone = settings.http.workers == 1
+        metrics = Metrics(None if is_alone else settings.worker_metrics_dir)
+        self._client = EngineClient(
+            settings.engine_endpoint, lost_after_s=settings.engine.lost_after_s, on_refused=metrics.refused
+        )
         self._readers = FeatureReaders(settings, self._redis, metrics, "door")
         self._features = RegisteredFeatureReader(self._database, self._readers.stacked)
-        self._gauges = ConsistencyGauges(self._database, metrics)
+        self._gauges = ConsistencyGauges(self._database)
+        metrics.page.register(self._gauges)
         predictions = OnlinePredictionReader(self._redis)
         tokenizer = Tokenizer.from_path(model_file(settings.engine))
         self._spool = Spool(settings.spool_dir, "door", metrics)
+        self._tracing = open_tracing(settings.tracing, "door", metrics)
         flow = PredictFlow(
             features=self._features,
             engine=self._client,
@@ -140,8 +129,10 @@ class Door:
             predictions=predictions,
             tokenizer=tokenizer,
             places=places,
+            quotas=self._access.gate.quotas,
         )
-        show_protection(metrics, flow, places, store_breaker)
+        self._figures = protection(metrics, flow, places, store_breaker)
+        (show if is_alone else write_down)(self._figures)
         self._lag = LoopLag()
         self._shadow = ShadowTraffic(
             flow=flow,
@@ -151,7 +142,7 @@ class Door:
             is_near_limit=lambda: self._lag.is_near_limit or 2 * places.in_flight > places.limit.value,
         )
         self.services = Services(
-            http=settings.http,
+            http=worker_share(settings.http),
             model_name=settings.engine.model_name,
             catalogue=self._catalogue,
             flow=flow,
@@ -164,11 +155,15 @@ class Door:
             metrics=metrics,
             ping_store=lambda: answers(self._redis),
             gate=self._access.gate,
+            tracer=self._tracing.tracer,
         )
 
     async def _warm(self, view: RegistryView) -> None:
         """Before a view is used, what its versions need here: no request then pays for a version that is new."""
         await warm_rungs(view, self._rungs, Deadline.after(WARM_S))
+
+    async def _write_figures(self) -> None:
+        write_down(self._figures)
 
     def cut(self, reason: str) -> None:
         """A connection was ended, and why."""
@@ -180,6 +175,7 @@ class Door:
         async with AsyncExitStack() as exits:
             exits.push_async_callback(asyncio.to_thread, self._database.dispose)
             exits.push_async_callback(asyncio.to_thread, self._spool.close)
+            exits.push_async_callback(asyncio.to_thread, self._tracing.close)
             exits.push_async_callback(asyncio.to_thread, self._readers.close)
             exits.push_async_callback(self._redis.aclose)
             await self._catalogue.start()
@@ -197,6 +193,8 @@ class Door:
                 ("consistency", self._gauges.refresh, GAUGES_S),
             ):
                 exits.push_async_callback(stop, spawn(name, repeat(work, every_s)))
+            if self._settings.http.workers > 1:
+                exits.push_async_callback(stop, spawn("figures", repeat(self._write_figures, FIGURES_S)))
             for name, loop in (("loop lag", self._lag.measure()), ("shadow", self._shadow.run())):
                 exits.push_async_callback(stop, spawn(name, loop))
             settle()
@@ -209,13 +207,23 @@ class DrainingServer(uvicorn.Server):
     """Goes on listening while it drains, so that probes and late callers are told; then shuts down in order."""
 
     def __init__(
-        self, config: uvicorn.Config, state: DoorState, drain_s: float, clock: Callable[[], float] = time.monotonic
+        self,
+        config: uvicorn.Config,
+        state: DoorState,
+        drain_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        on_serving: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(config)
+        self._on_serving = on_serving
         self._state = state
         self._drain_s = drain_s
         self._clock = clock
         self._drained_at_s = float("inf")
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._on_serving()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """The first signal drains, a second one does not wait for requests. Neither kills: the exit status is 0."""
@@ -229,6 +237,10 @@ class DrainingServer(uvicorn.Server):
         if self._state.draining and (self._state.in_flight == 0 or self._clock() >= self._drained_at_s):
             self.should_exit = True
         return await super().on_tick(counter)
+
+
+def predict_limit(limit: PredictLimitSettings) -> GradientLimit:
+    return GradientLimit(initial=limit.initial, smallest=limit.least, largest=limit.most, tolerance=limit.tolerance)
 
 
 async def answers(redis: Redis) -> bool:

@@ -1,5 +1,6 @@
 """Who may call the door that starts here: keys and quotas from the database and the settings, and whether a key is
-needed. A door that nobody could call, or that everybody could without anyone having said so, does not start."""
+needed. A door that nobody could call, or that everybody could without anyone having said so, does not start. Each of
+several workers lets in its own share, without asking the others."""
 
 from __future__ import annotations
 
@@ -32,7 +33,7 @@ def access(settings: Settings, database: Engine, *, is_loopback: bool) -> Access
     Raises:
         ConfigurationError: requests need a key, and there is none that could be used.
     """
-    quotas = Quotas(default_quota(settings.quotas))
+    quotas = Quotas(default_quota(settings.quotas), share=1 / settings.http.workers)
     directory = Directory(TenantRegistry(database), quotas)
     needs_key = key_is_needed(settings.http, is_loopback=is_loopback)
     if not directory.load().has_usable_key(datetime.now(UTC)) and needs_key:
@@ -41,6 +42,12 @@ def access(settings: Settings, database: Engine, *, is_loopback: bool) -> Access
             "run headrace keys create --tenant NAME, or set HEADRACE_HTTP__ALLOW_ANONYMOUS=always"
         )
     return Access(Gate(quotas, lambda: directory.view, needs_key=needs_key), directory)
+
+
+def worker_share(http: HttpSettings) -> HttpSettings:
+    """The limits of one worker: those of the whole door, shared out evenly and rounded down."""
+    shares = {name: getattr(http, name) // http.workers for name in ("max_streams", "max_connections")}
+    return http.model_copy(update=shares)
 
 
 def key_is_needed(http: HttpSettings, *, is_loopback: bool) -> bool:

@@ -41,6 +41,7 @@ from core_engine.settings import EngineSettings, PoolSettings, Settings
 from headrace.heap import settle
 from headrace.runtime import process_age_s
 from headrace.speculation import build_speculation
+from headrace.tracing import open_tracing
 
 log = structlog.get_logger()
 
@@ -52,13 +53,15 @@ def run_engine(settings: Settings) -> None:
         ConfigurationError: a model file that cannot be loaded, or an endpoint that cannot be bound.
     """
     endpoint = settings.engine_endpoint
-    spool = Spool(settings.spool_dir, "engine", Metrics())
+    os.nice(settings.engine.nice)  # before there are other threads: each has its own
+    metrics = Metrics()
+    spool, tracing = Spool(settings.spool_dir, "engine", metrics), open_tracing(settings.tracing, "engine", metrics)
     meter = ReplicaMeter(settings.engine.replica, settings.engine.kind, spool.write, age_s=process_age_s())
     torch.set_num_threads(settings.engine.num_threads or len(os.sched_getaffinity(0)))
     engine, info = build_engine(settings.engine)
     scorers = ScorerHost()
     load_registered(settings.database_url, scorers)
-    server = EngineServer(engine, scorers, info, endpoint, load_scorer, meter)
+    server = EngineServer(engine, scorers, info, endpoint, load_scorer, meter, tracer=tracing.tracer)
 
     def on_signal(_number: int, _frame: FrameType | None) -> None:
         server.drain()
@@ -71,6 +74,7 @@ def run_engine(settings: Settings) -> None:
     except zmq.ZMQError as error:
         raise ConfigurationError(f"HEADRACE_ENGINE__ENDPOINT = {endpoint}: cannot be bound: {error}") from None
     finally:
+        tracing.close()
         spool.close()
 
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from core_engine.contracts import Monotonic
 from core_engine.errors import ConfigurationError
 from core_engine.settings import EngineSettings
 from headrace.bench_serve import ServeOptions, drive, prepare
@@ -36,8 +39,9 @@ def options(bodies: Path) -> ServeOptions:
     return replace(asked, warm_up_s=0.0625, goodput=("e2el:1000",))
 
 
-async def run(options: ServeOptions) -> Report:
+async def run(options: ServeOptions, clock: Monotonic = time.perf_counter) -> Report:
     ready = prepare(options, ENGINE)
+    ready.run.clock = clock
     await drive(ready, options)
     return report(ready.plan, ready.target, ready.run)
 
@@ -53,8 +57,9 @@ async def test_an_open_loop_sends_what_is_due_and_reports_it(options: ServeOptio
 
 
 async def test_a_closed_loop_has_to_be_asked_for(options: ServeOptions) -> None:
+    looks = itertools.count()  # time passes where it is looked at, so that a stall leaves nothing out
     async with serving(predicts) as server:
-        made = await run(replace(options, url=server.url, rate=None, concurrency=2))
+        made = await run(replace(options, url=server.url, rate=None, concurrency=2), lambda: next(looks) / 1024)
     assert (made["arrivals"], made["max_concurrency"], made["request_rate"]) == ("closed_loop", 2, None)
     assert made["max_concurrent_requests"] == 2
     assert made["completed"] > 0
@@ -68,10 +73,8 @@ async def test_a_trace_gives_times_and_lengths(options: ServeOptions, tmp_path: 
     lm = replace(options, predict=None, bodies=None, completions="m", trace=trace, rate=None)
     async with serving(streams) as server:
         made = await run(replace(lm, url=server.url, arrivals=Arrivals.TRACE, speed=20.0, warm_up_s=0.0))
-    assert [(len(asked.json()["prompt"].split()), asked.json()["max_tokens"]) for asked in server.asked] == [
-        (30, 5),
-        (12, 6),
-    ]
+    asked = {(len(each.json()["prompt"].split()), each.json()["max_tokens"]) for each in server.asked}
+    assert (asked, len(server.asked)) == ({(30, 5), (12, 6)}, 2)
     assert (made["arrivals"], made["distinct_bodies"], made["tokens_counted_by"]) == ("trace", 2, "chunks")
 
 

@@ -18,12 +18,11 @@ from headrace.diagnose import diagnosed
 from tests.core_engine.costs.ledger import START, caller, device, spool_bytes, write_spool
 from tests.headrace.test_cli import headrace, sentence_of
 
-NOW = datetime.now(UTC)
 SLOW = StageTimes(features_ms=30.0, queue_ms=2.0, model_ms=3.0, total_ms=36.0)
 
 
 def answered(name: str, minutes_ago: float) -> list[Fact]:
-    when = NOW - timedelta(minutes=minutes_ago)
+    when = datetime.now(UTC) - timedelta(minutes=minutes_ago)
     return [caller(name, stages=SLOW, arrived_at=when, answered_at=when), device(name, finished_at=when)]
 
 
@@ -70,7 +69,7 @@ def _as_dict(header: SpoolHeader) -> dict[str, object]:
 
 def test_a_file_that_nobody_has_written_to_since_is_not_read(settings: Settings) -> None:
     (path,) = settings.spool_dir.glob("*.jsonl")
-    old = (NOW - timedelta(hours=2)).timestamp()
+    old = (datetime.now(UTC) - timedelta(hours=2)).timestamp()
     os.utime(path, (old, old))
     with pytest.raises(NoRecords, match=r"spool of the last 15 minutes: no caller has told of a request"):
         diagnosed(settings, 15.0, None, 0.1)

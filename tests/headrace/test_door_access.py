@@ -13,14 +13,14 @@ import httpx
 import pytest
 from sqlalchemy import Engine
 
-from core_engine.errors import ConfigurationError
+from core_engine.errors import ConfigurationError, QuotaExceeded
 from core_engine.predictors.tables import open_database
 from core_engine.settings import HttpSettings, QuotaSettings, Settings
 from core_engine.tenants.keys import prefix_of
 from core_engine.tenants.quotas import Quota
 from core_engine.tenants.registry import TenantRegistry
-from headrace.door import listen
-from headrace.door_access import access, default_quota, is_loopback, key_is_needed
+from headrace.door_access import access, default_quota, is_loopback, key_is_needed, worker_share
+from headrace.door_socket import listen
 from headrace.migrations import upgrade
 from headrace.runtime import free_port
 from tests.core_engine.predictors.doubles import INPUTS
@@ -91,6 +91,23 @@ def test_the_settings_give_the_default_quota(database: Engine, settings: Setting
     made = access(settings.model_copy(update={"quotas": quotas}), database, is_loopback=True)
     assert made.gate.quotas.quota("acme") == Quota(2.0, 100, 9)
     assert made.gate.quotas.quota("local") == Quota(2.0, 100, 3)
+
+
+def test_each_of_several_workers_has_its_share_of_what_is_the_whole_door_s() -> None:
+    http = HttpSettings(workers=3, max_streams=10, max_connections=3000, max_body_bytes=9999)
+    share = worker_share(http)
+    assert (share.max_streams, share.max_connections) == (3, 1000)
+    assert share.max_body_bytes == 9999, "of one request, and not of the door"
+    assert worker_share(HttpSettings()) == HttpSettings()
+
+
+def test_a_worker_s_gate_has_its_share_of_the_quotas(database: Engine, settings: Settings) -> None:
+    quotas = QuotaSettings(requests_per_s=4.0)
+    update = {"quotas": quotas, "http": settings.http.model_copy(update={"workers": 4})}
+    made = access(settings.model_copy(update=update), database, is_loopback=True)
+    made.gate.quotas.take_request("local")
+    with pytest.raises(QuotaExceeded):
+        made.gate.quotas.take_request("local")
 
 
 def test_a_door_on_every_address_without_keys_is_one_sentence_and_a_failure(tmp_path: Path) -> None:

@@ -25,11 +25,13 @@ from core_engine.pools.replica import RestartPolicy, RestartReason
 from core_engine.pools.supervisor import Supervisor, is_ready_again
 from core_engine.settings import EngineSettings
 from headrace.runtime import socket_folder
+from tests.core_engine.llm.running import PATIENCE_S
 from tests.core_engine.llm.test_client_and_server import collect, tokens, until
 from tests.core_engine.llm.tiny import request
 
 ROOT = Path(__file__).parents[2]
 TOY = """
+import os
 import headrace.engine as process
 from core_engine.llm.server import EngineInfo
 from core_engine.settings import load_settings
@@ -37,7 +39,17 @@ from tests.core_engine.llm.tiny import tiny_engine
 
 def build(settings):
     told = (settings.heartbeat_s, settings.lease_s, settings.drain_s, settings.replica, settings.restarts.model_dump())
-    return tiny_engine(num_blocks=400), EngineInfo("tiny", 256, 97, "float32", *told)
+    engine, held = tiny_engine(num_blocks=400), os.path.dirname(settings.endpoint.removeprefix("ipc://")) + "/held"
+    step = engine.step
+
+    def steps_but_while_held(between=None):
+        if os.path.exists(held):
+            engine.last_run_s = engine.last_free_block_s = 0.0
+            return []
+        return step(between)
+
+    engine.step = steps_but_while_held
+    return engine, EngineInfo("tiny", 256, 97, "float32", *told)
 
 process.build_engine = build
 process.run_engine(load_settings())
@@ -92,7 +104,7 @@ class Running:
 
     async def end(self) -> int:
         """Wait for the process to end by itself; its exit status."""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             return await self.process.wait()
 
 
@@ -112,10 +124,18 @@ async def running(folder: Path, **engine: object) -> AsyncIterator[Running]:
         await process.wait()
 
 
+@pytest.mark.parametrize("nice", [0, 7])
+async def test_doors_on_the_same_cores_come_first_by_as_much_as_is_set(folder: Path, nice: int) -> None:
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    async with running(folder, nice=nice) as engine:
+        tasks = Path(f"/proc/{engine.process.pid}/task").iterdir()
+        assert {os.getpriority(os.PRIO_PROCESS, int(task.name)) for task in tasks} == {min(19, own + nice)}
+
+
 async def test_sigterm_lets_streams_finish_and_the_process_ends_well(folder: Path) -> None:
-    async with running(folder) as engine:
+    async with running(folder, drain_s=300) as engine:
         streams = [asyncio.create_task(collect(engine.client, request([n], max_tokens=60))) for n in range(12)]
-        await until(lambda: engine.client.snapshot is not None and engine.client.snapshot.step > 3)
+        await until(lambda: admitted(engine.client) == 12)
         engine.process.send_signal(signal.SIGTERM)
         await until(lambda: not engine.client.available)
         with pytest.raises(EngineUnavailable):
@@ -131,6 +151,7 @@ async def test_sigterm_ends_within_its_bound_and_every_stream_has_its_end_or_the
         asked = [request([n % 90], max_tokens=240) for n in range(64)]
         streams = [asyncio.create_task(collect(engine.client, each)) for each in asked]
         await until(lambda: engine.client.snapshot is not None and engine.client.snapshot.interactive.running > 0)
+        (folder / "held").touch()  # however quick it is, it does not finish them all
         engine.process.send_signal(signal.SIGTERM)
         ends = await asyncio.gather(*streams, return_exceptions=True)
         reasons = {str(end) for end in ends if isinstance(end, BaseException)}
@@ -144,6 +165,7 @@ async def test_a_second_signal_does_not_wait(folder: Path, second: signal.Signal
     async with running(folder, drain_s=3600) as engine:
         streams = [asyncio.create_task(collect(engine.client, request([n], max_tokens=240))) for n in range(64)]
         await until(lambda: engine.client.snapshot is not None and engine.client.snapshot.interactive.running > 0)
+        (folder / "held").touch()
         engine.process.send_signal(signal.SIGTERM)
         await until(lambda: not engine.client.available)
         engine.process.send_signal(second)
@@ -182,10 +204,12 @@ async def test_a_client_process_that_hangs_loses_its_streams_and_works_on_when_i
         caller = await asyncio.create_subprocess_exec(*argv, cwd=ROOT, stdout=PIPE)
         assert caller.stdout is not None
         assert await caller.stdout.readline() == b"streaming\n"
+        (folder / "held").touch()  # its streams do not end by themselves
         caller.send_signal(signal.SIGSTOP)
         await until(lambda: engine.client.snapshot and engine.client.snapshot.aborts.get(AbortReason.LEASE))
         await until(lambda: engine.client.snapshot and not engine.client.snapshot.interactive.running)
         assert engine.client.available
+        (folder / "held").unlink()
         caller.send_signal(signal.SIGCONT)
         assert b"the lease ran out: nothing was heard of this client for 0.5 s" in await caller.stdout.readline()
         assert await caller.stdout.readline() == b"5\n"
@@ -218,6 +242,10 @@ async def test_a_killed_and_a_stopped_engine_are_restarted_and_tell_every_client
             assert len(tokens(await collect(client, request(max_tokens=5)))) == 5
         assert told(client) == {RestartReason.SIGNAL: 1, RestartReason.SILENT: 1}
         await client.close()
+
+
+def admitted(client: EngineClient) -> int:
+    return client.snapshot.counters[Pool.INTERACTIVE].admitted if client.snapshot else 0
 
 
 def is_empty(snapshot: Snapshot) -> bool:

@@ -8,13 +8,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from prometheus_client import generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
 from rich.console import Console
-from sqlalchemy import Engine
+from sqlalchemy import Engine, delete, text
 from sqlalchemy.orm import Session
 
 from core_engine.contracts import FeatureState
-from core_engine.metrics import Metrics
 from core_engine.predictors.tables import open_database
 from core_engine.settings import Settings
 from featurestore.consistency.comparison import Outcome
@@ -24,7 +23,7 @@ from featurestore.consistency.served_rows import ServedRow, ServedView
 from featurestore.definitions import FeatureType, FeatureView, Field
 from featurestore.instants import to_us
 from featurestore.registry import register_view
-from featurestore.tables import WatermarkRecord
+from featurestore.tables import ConsistencyRecord, WatermarkRecord
 from headrace.consistency_gauges import ConsistencyGauges
 from headrace.features_consistency import ConsistencyOptions, run_consistency
 from headrace.migrations import upgrade
@@ -115,28 +114,35 @@ def test_each_utc_day_is_shown_stored_and_exported_by_the_gauges(settings: Setti
 async def test_the_gauges_show_the_newest_day_and_forget_a_feature_that_is_not_in_it(
     settings: Settings, database: Engine
 ) -> None:
-    metrics = Metrics()
-    gauges = ConsistencyGauges(database, metrics)
-    metrics.feature_consistency_samples.labels("gone", "1", "f").set(1)
+    page, gauges = CollectorRegistry(), ConsistencyGauges(database)
+    page.register(gauges)
     await gauges.refresh()
-    assert b'view="' not in generate_latest(metrics.registry)
+    assert b'view="' not in generate_latest(page)
     run(settings, end=datetime(2026, 3, 9))
     await gauges.refresh()
-    text = generate_latest(metrics.registry).decode()
+    shown = generate_latest(page).decode()
     of_speed = 'feature="speed",{}version="1",view="wind"'
     ratio, samples = of_speed.format('kind="mismatch",'), of_speed.format("")
-    assert f"headrace_feature_consistency_ratio{{{ratio}}} 0.25" in text
-    assert f"headrace_feature_consistency_samples{{{samples}}} 24.0" in text
-    assert "gone" not in text
+    assert f"headrace_feature_consistency_ratio{{{ratio}}} 0.25" in shown
+    assert f"headrace_feature_consistency_samples{{{samples}}} 24.0" in shown
+    with Session(database) as session, session.begin():
+        session.execute(delete(ConsistencyRecord))
+    await gauges.refresh()
+    assert b"speed" not in generate_latest(page)
 
 
-async def test_gauges_without_a_database_stay_as_they_are(tmp_path: Path) -> None:
-    metrics = Metrics()
-    metrics.feature_consistency_samples.labels("v", "1", "f").set(7)
-    nowhere = open_database(f"sqlite:///{tmp_path / 'no' / 'such.db'}")
-    await ConsistencyGauges(nowhere, metrics).refresh()
-    assert b'view="v"} 7.0' in generate_latest(metrics.registry)
-    nowhere.dispose()
+@pytest.mark.usefixtures("log")
+async def test_gauges_whose_database_fails_stay_as_they_are(settings: Settings, database: Engine) -> None:
+    page, gauges = CollectorRegistry(), ConsistencyGauges(database)
+    page.register(gauges)
+    run(settings, end=datetime(2026, 3, 9))
+    await gauges.refresh()
+    shown = generate_latest(page)
+    assert b'view="wind"' in shown
+    with database.begin() as connection:
+        connection.execute(text("DROP TABLE feature_consistency"))
+    await gauges.refresh()
+    assert generate_latest(page) == shown
 
 
 @pytest.mark.usefixtures("log", "database")

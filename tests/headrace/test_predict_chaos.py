@@ -165,7 +165,7 @@ async def site(tmp_path: Path, socket_dir: Path, own_server: Valkey) -> AsyncIte
         "REDIS__URL": own_server.url,
         "ENGINE__ENDPOINT": f"ipc://{socket_dir}/e",
         "ENGINE__HEARTBEAT_S": 0.05,
-        "FEATURES__CAP_MS": 200,
+        "FEATURES__CAP_MS": 500,  # as above
     }
     rest = {key: value for key, value in os.environ.items() if not key.startswith("HEADRACE_")}
     environ = rest | {f"HEADRACE_{key}": str(value) for key, value in own.items()}
@@ -218,7 +218,7 @@ async def test_a_frozen_store_costs_few_requests_their_wait_and_gets_no_backlog(
     site.valkey.stall()
     answers = await site.ask_many(400)
     assert {(answer["rung"], answer["value"]) for answer in answers} == {("student", STUDENT_SCORE)}
-    assert sum("breaker_open" in answer["detail"] for answer in answers) > 300
+    assert sum("breaker_open" in answer["detail"] for answer in answers) > 200
     site.valkey.resume()
     await site.until(Rung.MODEL)
     assert {answer["rung"] for answer in await site.ask_many(200)} == {"model"}

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -55,11 +56,10 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 def test_the_curl_snippet_gets_a_prediction(stack: Up) -> None:
     (snippet,) = [text for text in snippets("bash") if "curl" in text]
-    done = subprocess.run(
-        ["bash", "-ec", snippet.replace(ADDRESS, stack.address)], capture_output=True, text=True, check=True, timeout=60
-    )
-    reply = json.loads(done.stdout)
-    assert reply["rung"] == "model"
+    argv = ["bash", "-ec", snippet.replace(ADDRESS, stack.address)]
+    reply: dict[str, Any] = {"rung": ""}
+    while reply["rung"] != "model":  # on a busy machine the model may miss its 50 ms; the test's time limit bounds this
+        reply = json.loads(subprocess.run(argv, capture_output=True, text=True, check=True, timeout=60).stdout)
     assert 0 <= reply["value"] <= 1
     assert reply["usage"]["batch_size"] >= 1
 
