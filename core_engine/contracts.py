@@ -245,6 +245,7 @@ class PredictRequest:
     """One prediction asked of one predictor. The server mints `attempt_id`; `delivery_key` is the client's own.
 
     `rungs`, where any are named, are the only ones of the ladder that may answer: for tests and benchmarks.
+    `traceparent` is that of the caller's span where the request is traced (`core_engine.tracing`).
     """
 
     predictor: str
@@ -256,6 +257,7 @@ class PredictRequest:
     alias: str = "live"
     delivery_key: str | None = None
     rungs: tuple[Rung, ...] = ()
+    traceparent: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -377,6 +379,7 @@ class GenerateRequest:
     path: Path = Path.ONLINE
     template_tokens: int = 0
     head: Head | None = None
+    traceparent: str | None = None  # of the caller's span, where the request is traced
 
 
 @dataclass(frozen=True, slots=True)
@@ -431,6 +434,7 @@ class ScoreRequest:
     pool: Pool = Pool.INTERACTIVE
     tenant: str = "local"
     path: Path = Path.ONLINE
+    traceparent: str | None = None  # of the caller's span, where the request is traced
 
 
 @dataclass(frozen=True, slots=True)

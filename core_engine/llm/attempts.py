@@ -1,7 +1,7 @@
 """Every attempt that is in the engine, and whose it is: in, out by its own end, out by another hand.
 
 The server asks for each of these in turn; which bytes brought an attempt, and which tell of its end, is its affair. The
-last usage fact of an attempt is written here, whatever ended it.
+last usage fact of an attempt is written here, whatever ended it, and its span where its caller is traced.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from core_engine.costs.facts import RUNNING
 from core_engine.costs.meter import ReplicaMeter
 from core_engine.errors import HeadraceError, InvalidRequest
 from core_engine.llm import messages as wire
+from core_engine.llm.attempt_spans import AttemptSpans
 from core_engine.llm.engine import Engine
 from core_engine.llm.head_plan import check_head
 from core_engine.llm.messages import AbortReason
@@ -25,13 +26,21 @@ from core_engine.llm.validation import check_generate
 class Attempts:
     """Attempts by id, each with the client that owns it. One thread, the engine's."""
 
-    def __init__(self, engine: Engine, scorers: ScorerHost, meter: ReplicaMeter, vocab_size: int) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        scorers: ScorerHost,
+        meter: ReplicaMeter,
+        vocab_size: int,
+        spans: AttemptSpans | None = None,
+    ) -> None:
         self.scoring = wire.Counters()
         self.aborts: dict[AbortReason, int] = {}
         self._engine = engine
         self._scorers = scorers
         self._meter = meter
         self._vocab_size = vocab_size
+        self._spans = spans
         self._owners: dict[str, bytes] = {}
         self._sequences: dict[str, Sequence] = {}
 
@@ -41,6 +50,10 @@ class Attempts:
     @property
     def clients(self) -> set[bytes]:
         return set(self._owners.values())
+
+    @property
+    def lost_spans(self) -> int:
+        return 0 if self._spans is None else self._spans.num_lost
 
     def owner(self, attempt_id: str) -> bytes | None:
         return self._owners.get(attempt_id)
@@ -57,6 +70,8 @@ class Attempts:
         else:
             self._add_score(message)
         self._owners[attempt_id] = client
+        if self._spans is not None and message.traceparent is not None:
+            self._spans.begin(message, message.traceparent)
 
     def _add_sequence(self, message: wire.Generate) -> None:
         request = generate_request(message)
@@ -96,6 +111,8 @@ class Attempts:
         word = result.code if isinstance(result, HeadraceError) else "scored"
         _count(self.scoring.finished, word)
         self._meter.attempt(outcome.request, outcome.usage, word)
+        if self._spans is not None:
+            self._spans.end_score(outcome.request.attempt_id, word, outcome)
         return self._owners.pop(outcome.request.attempt_id)
 
     def in_step(self) -> list[Sequence]:
@@ -135,6 +152,8 @@ class Attempts:
         if sequence is None:
             self._scorers.abort(attempt_id)
             _count(self.scoring.finished, FinishReason.ABORT)
+            if self._spans is not None:
+                self._spans.end_score(attempt_id, FinishReason.ABORT)
         else:
             self._engine.abort(sequence)
             self._account(sequence)
@@ -159,7 +178,10 @@ class Attempts:
                 self._meter.attempt(sequence.request, self.usage(sequence), RUNNING)
 
     def _account(self, sequence: Sequence) -> None:
-        self._meter.attempt(sequence.request, self.usage(sequence), sequence.finish_reason or FinishReason.ABORT)
+        usage, outcome = self.usage(sequence), sequence.finish_reason or FinishReason.ABORT
+        self._meter.attempt(sequence.request, usage, outcome)
+        if self._spans is not None:
+            self._spans.end_sequence(sequence, usage, outcome)
 
 
 def _count(counts: dict[str, int], word: str) -> None:

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import TypeAlias, TypeVar
 
 import msgspec
@@ -31,12 +31,15 @@ from core_engine.contracts import (
 )
 from core_engine.errors import DeadlineExceeded, EngineRefused, EngineUnavailable, HeadraceError, InvalidRequest
 from core_engine.llm import messages as wire
-from core_engine.llm.admission import Unseen
+from core_engine.llm.admission import Forecast, Unseen
+from core_engine.llm.forecast_margin import ForecastMargin
+from core_engine.llm.inbox import Inbox
 from core_engine.llm.totals import EngineTotals
 from core_engine.llm.translation import error_of, generate_message, score_message
 
 T = TypeVar("T")
 Asked: TypeAlias = wire.Generate | wire.Score | wire.LoadScorer | wire.LoadHead  # each is answered under its attempt id
+Told: TypeAlias = wire.Event | HeadraceError
 TICKS = 10  # of silence, each a tenth of `lost_after_s`
 RENEWALS = 10  # of the lease, in the time that it lasts
 LOAD_S = 30.0  # how long loading a scorer may take
@@ -47,13 +50,21 @@ class EngineClient:
     """One engine at `endpoint` (`ipc://` or `inproc://`); its heartbeats come from `<endpoint>.hb`.
 
     `context` must be shared with the engine for `inproc://`. After `lost_after_s` without a heartbeat it is lost.
+    `on_refused` is told of every request that was refused here at once: the engine could not have been in time.
     """
 
-    def __init__(self, endpoint: str, *, context: zmq.asyncio.Context | None = None, lost_after_s: float = 1.0) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        context: zmq.asyncio.Context | None = None,
+        lost_after_s: float = 1.0,
+        on_refused: Callable[[Pool], None] = lambda _: None,
+    ) -> None:
         self._endpoint = endpoint
         self._context = context or zmq.asyncio.Context.instance()
         self._lost_after_s = lost_after_s
-        self._inbox: dict[str, asyncio.Queue[wire.Event | HeadraceError]] = {}
+        self._inbox: dict[str, Inbox[Told]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._silent_ticks = TICKS  # of this loop, not of a clock: a loop that was held up is not the engine's silence
         self._connected = endpoint.startswith("inproc://")  # inproc has no connection events
@@ -68,8 +79,9 @@ class EngineClient:
         self.snapshot: wire.Snapshot | None = None
         self._seen: tuple[str | None, int] = (None, 0)  # whose snapshot that is, and its `read_ns`
         self.totals = EngineTotals()
-        self.refused = dict.fromkeys(Pool, 0)  # by this client at once: the engine could not have been in time
+        self.on_refused = on_refused
         self._unseen = Unseen()
+        self._margins = {pool: ForecastMargin() for pool in Pool}  # of heads: their forecast guesses no length
 
     @property
     def available(self) -> bool:
@@ -159,8 +171,17 @@ class EngineClient:
     async def head(self, request: GenerateRequest) -> HeadResult:
         """What `request.head` gives of its prompt; raises what `generate` raises, `UnknownName` for a head not held."""
         assert request.head is not None, "a request without a head is for `generate`"
-        self._admit(request)
-        event = await self._call(generate_message(request), request.deadline, wire.HeadDone)
+        margin = self._margins[request.pool]
+        forecast = self._admit(request, margin.value_s)
+        started_s, left_s = time.monotonic(), request.deadline.remaining()
+        try:
+            event = await self._call(generate_message(request), request.deadline, wire.HeadDone)
+        except DeadlineExceeded:
+            if forecast is not None:  # given up early or not, its answer would have come later than that
+                margin.observe(max(left_s, time.monotonic() - started_s) - forecast.finish_s)
+            raise
+        if forecast is not None:
+            margin.observe(time.monotonic() - started_s - forecast.finish_s)
         return HeadResult(event.values, event.queue_s, event.model_s, event.usage)
 
     async def load_head(self, head: str, path: str, sha256: str) -> None:
@@ -190,14 +211,14 @@ class EngineClient:
         finally:
             self._close_attempt(message.attempt_id, abort=not ended)
 
-    def _admit(self, request: GenerateRequest) -> None:
+    def _admit(self, request: GenerateRequest, margin_s: float = 0.0) -> Forecast | None:
         """Refuse at once what cannot be in time; keep what is sent in mind until a snapshot shows it."""
         if self.snapshot is None or not self.available:
-            return  # `_open` says why
+            return None  # `_open` says why
         try:
-            self._unseen.admit(request, self.snapshot, time.monotonic_ns())
+            return self._unseen.admit(request, self.snapshot, time.monotonic_ns(), margin_s)
         except EngineRefused:
-            self.refused[request.pool] += 1
+            self.on_refused(request.pool)
             raise
 
     def _open(self, attempt_id: str) -> None:
@@ -207,7 +228,7 @@ class EngineClient:
             raise EngineUnavailable(f"the engine at {self._endpoint} is draining")
         if attempt_id in self._inbox:
             raise InvalidRequest("an attempt with this id is in flight", field="attempt_id", value=attempt_id)
-        self._inbox[attempt_id] = asyncio.Queue()
+        self._inbox[attempt_id] = Inbox()
 
     async def _send(self, message: Asked) -> None:
         try:
@@ -216,11 +237,7 @@ class EngineClient:
             raise EngineUnavailable(f"the engine at {self._endpoint} takes no more messages") from None
 
     async def _next(self, attempt_id: str, deadline: Deadline, kind: type[T]) -> T:
-        try:
-            async with asyncio.timeout(deadline.timeout()):
-                event = await self._inbox[attempt_id].get()
-        except TimeoutError:
-            raise DeadlineExceeded("no answer from the engine within the deadline") from None
+        event = await _received(self._inbox[attempt_id], deadline)
         if isinstance(event, HeadraceError):
             raise event
         if isinstance(event, wire.Failed):
@@ -249,7 +266,7 @@ class EngineClient:
             for event in message.events:
                 inbox = self._inbox.get(event.attempt_id)
                 if inbox is not None:  # else: closed by its caller, and aborted
-                    inbox.put_nowait(event)
+                    inbox.put(event)
 
     async def _read_heartbeats(self) -> None:
         while True:
@@ -319,4 +336,15 @@ class EngineClient:
         self.welcome = None
         self._unseen.clear()
         for inbox in self._inbox.values():
-            inbox.put_nowait(EngineUnavailable(reason))
+            inbox.put(EngineUnavailable(reason))
+
+
+async def _received(inbox: Inbox[Told], deadline: Deadline) -> Told:
+    """What comes next, which may be there already. No timer where none can run out: it costs more than all the rest."""
+    if not inbox.is_empty or not deadline.is_finite:
+        return await inbox.get()
+    try:
+        async with asyncio.timeout(deadline.remaining()):
+            return await inbox.get()
+    except TimeoutError:
+        raise DeadlineExceeded("no answer from the engine within the deadline") from None

@@ -50,6 +50,8 @@ class HeadGroup:
         lead.num_cached_tokens = min(cached, lead.num_prompt_tokens)
         lead.first_scheduled_s = min(s.first_scheduled_s for s in all_of)
         lead.largest_batch = max(s.largest_batch for s in all_of)
+        lead.num_steps = max(s.num_steps for s in all_of)  # most of them ran in the same ones
+        lead.last_step = max(s.last_step for s in all_of)
         lead.num_run_tokens = sum(s.num_run_tokens for s in all_of)
         lead.wasted_tokens = sum(s.wasted_tokens for s in all_of)
         lead.device_s = sum(s.device_s for s in all_of)

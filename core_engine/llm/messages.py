@@ -51,6 +51,7 @@ class Generate(msgspec.Struct, frozen=True, array_like=True, tag="generate"):
     path: Path
     template_tokens: int = 0
     head: Head | None = None
+    traceparent: str | None = None
 
 
 class Score(msgspec.Struct, frozen=True, array_like=True, tag="score"):
@@ -62,6 +63,7 @@ class Score(msgspec.Struct, frozen=True, array_like=True, tag="score"):
     pool: Pool
     tenant: str
     path: Path
+    traceparent: str | None = None
 
 
 class LoadScorer(msgspec.Struct, frozen=True, array_like=True, tag="load"):
@@ -177,6 +179,7 @@ class Snapshot(msgspec.Struct, frozen=True, array_like=True):
     scoring: Counters = msgspec.field(default_factory=Counters)
     aborts: dict[AbortReason, int] = {}  # attempts of both kinds
     is_draining: bool = False  # finishes what it holds and takes nothing new
+    lost_spans: int = 0  # of traces, since it started: no room in its queue, or no collector took them
 
 
 class Delta(msgspec.Struct, frozen=True, array_like=True, tag="delta"):

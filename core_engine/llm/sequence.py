@@ -40,6 +40,7 @@ class Sequence:
         "num_published",
         "num_run_tokens",
         "num_skips",
+        "num_steps",
         "num_tokens_once_computed",
         "pool",
         "request",
@@ -75,7 +76,8 @@ class Sequence:
         self.num_preemptions = 0  # times it lost its blocks
         self.has_seat = False
         self.is_protected = False  # certain of the blocks for all its tokens: never a victim again
-        self.num_run_tokens = 0  # tokens that steps have computed for it
+        self.num_steps = 0  # steps that have run it,
+        self.num_run_tokens = 0  # and the tokens that they have computed for it
         self.num_tokens_once_computed = 0  # the furthest that it has been
         self.wasted_tokens = 0  # computed again because they were lost
         self.device_s = 0.0
@@ -132,6 +134,7 @@ class Sequence:
         """
         start = self.num_computed_tokens
         self.num_computed_tokens = end = start + num_tokens
+        self.num_steps += 1
         self.num_run_tokens += num_tokens + num_rejected
         if start < self.num_tokens_once_computed:
             self.wasted_tokens += min(end, self.num_tokens_once_computed) - start

@@ -21,6 +21,7 @@ import zmq
 from core_engine.costs.meter import Capacity, ReplicaMeter, Spent
 from core_engine.errors import EngineUnavailable, HeadraceError
 from core_engine.llm import messages as wire
+from core_engine.llm.attempt_spans import AttemptSpans
 from core_engine.llm.attempts import Attempts
 from core_engine.llm.delivery import tells_usage, wire_event
 from core_engine.llm.engine import Engine, SequenceEvent
@@ -31,6 +32,7 @@ from core_engine.llm.messages import AbortReason
 from core_engine.llm.scorers import Scorer, ScorerHost
 from core_engine.llm.shutdown import Shutdown
 from core_engine.llm.translation import failed_message
+from core_engine.tracing import Tracer
 
 log = structlog.get_logger()
 IDLE_POLL_MS = 50
@@ -66,6 +68,7 @@ class EngineServer:
         load_scorer: LoadScorer,
         meter: ReplicaMeter,
         context: zmq.Context[zmq.Socket[bytes]] | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self.engine = engine
         self.scorers = scorers
@@ -75,7 +78,8 @@ class EngineServer:
         self.context = context or zmq.Context.instance()
         self.shutdown = Shutdown(info.drain_s, engine.clock)
         self.bound = threading.Event()  # set once clients can connect
-        self.attempts = Attempts(engine, scorers, meter, info.vocab_size)
+        spans = None if tracer is None else AttemptSpans(tracer, info.replica, meter.incarnation, engine.clock)
+        self.attempts = Attempts(engine, scorers, meter, info.vocab_size, spans)
         self._load_scorer = load_scorer
         self._meter = meter
         self._leases = Leases(info.lease_s, engine.clock)
@@ -118,8 +122,10 @@ class EngineServer:
 
     def _turn(self, mailbox: Mailbox) -> None:
         self._catch_up(mailbox)
+        looked_ns = time.monotonic_ns()
         has_mail = self._has_mail(mailbox)
-        self._read_ns = time.monotonic_ns()
+        # without mail it is the look that counts: what has come since its end is not in this turn's snapshot
+        self._read_ns = time.monotonic_ns() if has_mail else looked_ns
         if has_mail:
             for client, message in self._receive(mailbox):
                 self._take(mailbox, client, message)
@@ -296,6 +302,7 @@ class EngineServer:
             scoring=attempts.scoring.copy(),
             aborts=dict(attempts.aborts),
             is_draining=self.shutdown.is_draining,
+            lost_spans=attempts.lost_spans,
             read_ns=self._read_ns,
         )
 

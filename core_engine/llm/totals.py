@@ -25,7 +25,8 @@ class EngineTotals:
 
     @property
     def snapshot(self) -> Snapshot:
-        """The sums, in a snapshot that holds nothing else: `step`, `counters` of every pool, `scoring`, `aborts`."""
+        """The sums, in a snapshot that holds nothing else: `step`, `counters` of every pool, `scoring`, `aborts`,
+        `lost_spans`."""
         before, now = self._before, self._now
         nothing = Counters()
         return Snapshot(
@@ -33,4 +34,5 @@ class EngineTotals:
             counters={p: before.counters.get(p, nothing) + now.counters.get(p, nothing) for p in Pool},
             scoring=before.scoring + now.scoring,
             aborts=added(before.aborts, now.aborts),
+            lost_spans=before.lost_spans + now.lost_spans,
         )

@@ -20,6 +20,7 @@ def generate_message(request: GenerateRequest) -> wire.Generate:
         request.path,
         request.template_tokens,
         request.head,
+        request.traceparent,
     )
 
 
@@ -37,6 +38,7 @@ def generate_request(message: wire.Generate) -> GenerateRequest:
         message.path,
         message.template_tokens,
         message.head,
+        message.traceparent,
     )
 
 
@@ -50,6 +52,7 @@ def score_message(request: ScoreRequest) -> wire.Score:
         request.pool,
         request.tenant,
         request.path,
+        request.traceparent,
     )
 
 
@@ -63,6 +66,7 @@ def score_request(message: wire.Score) -> ScoreRequest:
         message.pool,
         message.tenant,
         message.path,
+        message.traceparent,
     )
 
 

@@ -98,7 +98,7 @@ def test_a_run_that_was_overtaken_writes_nothing_any_more(store: JobStore, make_
 
 
 @given(steps=st.lists(st.sampled_from(["begin", "record by the newest", "record by an older"]), max_size=12))
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture])
 def test_only_the_newest_run_ever_writes(database: Engine, make_job: MakeJob, steps: list[str]) -> None:
     store = JobStore(database)
     job = make_job(job=f"job-{id(steps)}-{datetime.now(UTC).timestamp()}")

@@ -34,7 +34,8 @@ from featurestore.prediction_reader import OnlinePredictionReader
 from featurestore.predictions import PredictionStore
 from tests.batch.conftest import write_lines
 from tests.batch.doubles import text_predictor
-from tests.core_engine.llm.running import Served, running
+from tests.core_engine.llm.running import Gate, Served, running
+from tests.core_engine.llm.test_client_and_server import until
 from tests.core_engine.llm.tiny import CONFIG, EOS
 from tests.core_engine.predictors.doubles import (
     INPUTS,
@@ -201,9 +202,13 @@ async def test_a_text_is_written_greedily_in_the_bulk_pool_and_charged_to_its_pr
 
 async def test_units_in_flight_share_steps_and_give_the_same_texts_as_alone(spool: Spool) -> None:
     rows = [Row(at, {"name": f"route {at}"}) for at in range(6)]
-    async with writing(spool, writer()) as (work, _, _):
+    async with writing(spool, writer()) as (work, served, _):
         alone = [await work.answer(row, "job") for row in rows]
-        together = await asyncio.gather(*(work.answer(row, "job") for row in rows))
+        gate = Gate(served)
+        answers = asyncio.gather(*(work.answer(row, "job") for row in rows))
+        await until(lambda: len(served.server.attempts) == len(rows))
+        gate.open()
+        together = await answers
     assert [answer.value for answer in together] == [answer.value for answer in alone]
     assert max(answer.batch_size for answer in together) > 1
 

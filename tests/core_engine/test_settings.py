@@ -27,6 +27,11 @@ def test_sections_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch)
         ("HEADRACE_HTTP__PORT", "0", r"HEADRACE_HTTP__PORT = '0'.*greater than or equal to 1"),
         ("HEADRACE_HTTP__PROT", "1", r"HEADRACE_HTTP__PROT = '1'"),
         ("HEADRACE_HTTPS__PORT", "1", r"HEADRACE_HTTPS__PORT is unknown; sections are .*HEADRACE_HTTP"),
+        ("HEADRACE_HTTP__WORKERS", "0", r"HEADRACE_HTTP__WORKERS = '0'.*greater than or equal to 1"),
+        ("HEADRACE_PREDICT_LIMIT__TOLERANCE", "0.5", r"HEADRACE_PREDICT_LIMIT__TOLERANCE = '0.5'.*equal to 1"),
+        ("HEADRACE_PREDICT_LIMIT__LEAST", "25", r"HEADRACE_PREDICT_LIMIT = .*least = 25, initial = 24, most = 512"),
+        ("HEADRACE_PREDICT_LIMIT__MOST", "20", r"most = 20: expected least <= initial <= most"),
+        ("HEADRACE_HTTP__WORKERS", "257", r"less than or equal to 256"),
         ("HEADRACE_ENGINE__WEIGHTS", "int3", r"HEADRACE_ENGINE__WEIGHTS = 'int3'.*bfloat16"),
         ("HEADRACE_ENGINE__INTERACTIVE", "{not json", r"engine"),
     ],
@@ -34,6 +39,18 @@ def test_sections_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch)
 def test_a_wrong_setting_is_named(monkeypatch: pytest.MonkeyPatch, key: str, value: str, says: str) -> None:
     monkeypatch.setenv(key, value)
     with pytest.raises(ConfigurationError, match=says):
+        load_settings()
+
+
+@pytest.mark.parametrize("limit", ["MAX_STREAMS", "MAX_CONNECTIONS"])
+def test_every_worker_has_at_least_one_of_what_is_shared_out(monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    monkeypatch.setenv("HEADRACE_HTTP__WORKERS", "4")
+    monkeypatch.setenv(f"HEADRACE_HTTP__{limit}", "4")
+    assert load_settings().http.workers == 4
+    monkeypatch.setenv(f"HEADRACE_HTTP__{limit}", "3")
+    with pytest.raises(
+        ConfigurationError, match=f"HEADRACE_HTTP = .*{limit.lower()} = 3: expected at least workers = 4"
+    ):
         load_settings()
 
 

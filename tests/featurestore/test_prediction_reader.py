@@ -16,6 +16,7 @@ from featurestore.generations import generation_key
 from featurestore.online.connection import connect
 from featurestore.prediction_reader import OnlinePredictionReader
 from featurestore.predictions import PredictionStore
+from tests.deadlines import always_left
 from tests.featurestore.rows import NOW
 from tests.featurestore.test_predictions import paged, predictor, publish, rows, store
 from tests.featurestore.valkey import Valkey
@@ -130,7 +131,7 @@ async def test_a_store_that_is_away_or_silent_is_an_error_of_its_own(own_server:
     client = connect(RedisSettings(url=own_server.url))
     own_server.stall()
     with pytest.raises(DeadlineExceeded):
-        await reader_at(client).lookup("p:1", "a", Deadline.after(0.05))
+        await reader_at(client).lookup("p:1", "a", always_left(0.05))
     own_server.kill()
     with pytest.raises(StoreUnavailable):
         await reader_at(client).lookup("p:1", "a", NEVER)

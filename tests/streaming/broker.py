@@ -103,7 +103,7 @@ class Topics:
             sent = [producer.send(topic, key=key or b"-", value=value, partition=partition) for key, value in records]
             producer.flush()
             for future in sent:
-                future.get(10)
+                future.get(60)
         finally:
             producer.close()
 

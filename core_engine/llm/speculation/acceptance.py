@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 PRIOR = 0.5  # before anything is known of a kind
 KIND_WEIGHT = 8.0  # tokens that the prior counts for in a kind's own estimate,
-SEQUENCE_WEIGHT = 10.0  # and a kind's estimate in a sequence's
+SEQUENCE_WEIGHT = 25.0  # and a kind's estimate in a sequence's
 KIND_MEMORY = 0.998  # what a kind's counts keep per token tested: it remembers some 500 tokens,
 SEQUENCE_MEMORY = 0.98  # a sequence some 50
 

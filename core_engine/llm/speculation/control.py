@@ -1,8 +1,9 @@
 """Decides before each step how many draft tokens every decoding sequence gets, and learns from what came of them.
 
 The lengths with the most expected tokens per second (`draft_lengths`), by acceptance as seen (`acceptance`) and by the
-seconds that a draft's row has been taking. Not one draft if that is best: then the step is the plain one. Where drafts
-do not pay, a small share of the time goes to trying some all the same, or nobody would ever know that they do by now.
+seconds that steps of so many rows have been taking (`step_cost`). Not one draft if that is best: then the step is the
+plain one. A small share of the time goes to trying other lengths all the same (`trials`), or nobody would ever know
+that they pay by now.
 
 The scheduler asks, so there is no tensor here; the engine tells how it went.
 """
@@ -10,7 +11,6 @@ The scheduler asks, so there is no tensor here; the engine tells how it went.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sized
-from functools import partial
 
 from core_engine.contracts import Pool
 from core_engine.llm.seating import Seating
@@ -19,13 +19,10 @@ from core_engine.llm.speculation.acceptance import Acceptance
 from core_engine.llm.speculation.draft_lengths import Candidate, Costs, best, plain
 from core_engine.llm.speculation.proposer import NOTHING, Offer, Proposer
 from core_engine.llm.speculation.step_cost import StepCost
+from core_engine.llm.speculation.trials import Trials
 from core_engine.llm.step_plan import Scheduled, StepPlan
 
 ON_GAIN = 1.01  # in tokens per second, of beginning to draft; hysteresis, since to go on any gain will do
-PROBE_SHARE = 0.0075  # of the time of steps without drafts: what trying some may take
-FIRST_PROBES_STEPS = 2.0  # the time that the first tries may take, in steps
-PROBE_ROWS = 4  # at the least, of all sequences together
-FIRST_PLAIN, PLAIN_EVERY = 4, 64  # steps with drafts in a row, doubling, after which one goes without: see `StepCost`
 
 
 class Speculation:
@@ -36,11 +33,10 @@ class Speculation:
         self.acceptance = Acceptance()
         self._max_tokens = max_tokens
         self._is_adaptive = is_adaptive
-        self._cost = StepCost()
-        self._num_drafted, self._most_drafted = 0, FIRST_PLAIN  # steps with drafts in a row
+        self._cost: StepCost | None = None  # from the first step on
         self._kinds: dict[str, int] = {}  # of drafts in the step, by sequence id
+        self._trials = Trials()
         self._is_on = False
-        self._credit_s: float | None = None  # for trying
 
     def lengthen(self, plan: StepPlan, seating: Seating) -> None:
         """Give decode rows of a plan, which has everything else already, drafts to verify where that pays.
@@ -49,11 +45,10 @@ class Speculation:
         """
         offers = [(item, offer) for item in plan.decodes if (offer := self._offer(item.sequence)).num_tokens]
         if not offers:
-            self._num_drafted = 0
             return
-        costs = self._costs(plan)
+        costs = self._costs(plan, sum(offer.num_tokens for _, offer in offers))
         lengths = self._choose(costs, plan, offers)
-        turns, row_s = max(lengths), costs.row_s(sum(lengths))
+        turns, row_s = max(lengths), costs.drafts_s[sum(lengths)] / max(1, sum(lengths))
         if costs.turn_s and plan.room_s < turns * costs.turn_s:
             turns = max(0, int(plan.room_s / costs.turn_s))
         for (item, offer), length in zip(offers, lengths, strict=True):
@@ -62,7 +57,6 @@ class Speculation:
                 self._kinds[item.sequence.id] = offer.kind
                 plan.add_draft(item, length, length * row_s)
         plan.add_turns(costs.turn_s)
-        self._num_drafted = self._num_drafted + 1 if plan.num_drafts else 0
 
     def propose(self, plan: StepPlan) -> None:
         """Fill in the tokens; a draft that came out shorter than planned is cut in the plan."""
@@ -78,7 +72,8 @@ class Speculation:
                     name = item.sequence.id
                     self.acceptance.observe(name, self._kinds[name], item.num_drafts, len(accepted.get(name, ())))
         if plan.decodes and not plan.chunks:  # a chunk's time would hide what drafts take
-            self._cost.observe(plan.predicted_s - plan.drafts_s, plan.num_drafts, run_s, plan.step_time)
+            num_rows = len(plan.decodes) + plan.num_drafts
+            self._cost_of(plan).observe(num_rows, plan.decode_context_tokens, run_s)
 
     def forget(self, sequence_id: str) -> None:
         """The sequence has ended."""
@@ -91,11 +86,16 @@ class Speculation:
         left = sequence.max_completion_tokens - sequence.num_completion_tokens - 1
         return self.proposer.offer(sequence, min(self._max_tokens, left)) if left > 0 else NOTHING
 
-    def _costs(self, plan: StepPlan) -> Costs:
-        """Of the decode rows alone: a prompt's chunk is worth its own time."""
-        step_s = plan.step_time.a + sum(item.cost_s for item in plan.decodes)
-        row_s = partial(self._cost.row_s, step_time=plan.step_time)
-        return Costs(self._cost.ratio * step_s, row_s, self.proposer.turn_s)
+    def _costs(self, plan: StepPlan, most: int) -> Costs:
+        """Of the decode rows alone, with up to `most` draft tokens: a prompt's chunk is worth its own time."""
+        cost, num_rows = self._cost_of(plan), len(plan.decodes)
+        plain_s = cost.plain_s(num_rows, plan.decode_context_tokens)
+        return Costs(plain_s, cost.drafts_s(num_rows, most), self.proposer.turn_s)
+
+    def _cost_of(self, plan: StepPlan) -> StepCost:
+        if self._cost is None:
+            self._cost = StepCost(plan.step_time)
+        return self._cost
 
     def _choose(self, costs: Costs, plan: StepPlan, offers: list[tuple[Scheduled, Offer]]) -> list[int]:
         if not self._is_adaptive:
@@ -107,30 +107,8 @@ class Speculation:
         without = plain(costs, len(plan.decodes), candidates)
         with_drafts = best(costs, len(plan.decodes), candidates)
         self._is_on = with_drafts.rate > without.rate * (1.0 if self._is_on else ON_GAIN)
-        if not self._is_on:
-            self._most_drafted = FIRST_PLAIN
-            return self._probe(costs, candidates)
-        if self._num_drafted < self._most_drafted:
-            return with_drafts.lengths
-        self._most_drafted = min(PLAIN_EVERY, 2 * self._most_drafted)
-        return without.lengths
-
-    def _probe(self, costs: Costs, candidates: list[Candidate]) -> list[int]:
-        """Drafts that are not thought to pay, short ones for everybody, as often as there is time for it.
-
-        Few rows would teach little: what they take is then lost in what steps differ by anyway.
-        """
-        if self._credit_s is None:  # to begin with, several at once: nothing is known
-            self._credit_s = FIRST_PROBES_STEPS * costs.step_s
-        self._credit_s += PROBE_SHARE * costs.step_s
-        length = -(-PROBE_ROWS // len(candidates))
-        lengths = [min(length, candidate.most) for candidate in candidates]
-        # what is thought of a row's time may be all wrong: trying is never put off for more than a step's worth of it
-        cost_s = min(costs.step_s, sum(lengths) * costs.row_s(sum(lengths)) + max(lengths) * costs.turn_s)
-        if self._credit_s < cost_s:
-            return [0] * len(candidates)
-        self._credit_s -= cost_s
-        return lengths
+        chosen = with_drafts if self._is_on else without
+        return self._trials.lengths(chosen, costs, len(plan.decodes), candidates)
 
 
 def _fitting(plan: StepPlan, seating: Seating, item: Scheduled, length: int, row_s: float, *, reserve_s: float) -> int:

@@ -7,7 +7,6 @@ those that are most likely to be taken are best, and only their number is left t
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from collections.abc import Sequence as Items
 from typing import NamedTuple
 
@@ -30,11 +29,15 @@ class Candidate(NamedTuple):
 
 
 class Costs(NamedTuple):
-    """Seconds: of a step without drafts, of each of so many draft tokens in it, of each turn of a draft model."""
+    """Seconds: of a step without drafts, what 0, 1, ... draft tokens add to it, each turn of a draft model."""
 
     step_s: float
-    row_s: Callable[[int], float]
+    drafts_s: Items[float]
     turn_s: float = 0.0
+
+    def seconds(self, lengths: Items[int]) -> float:
+        """Of a step with drafts of these lengths."""
+        return self.step_s + self.drafts_s[sum(lengths)] + self.turn_s * max(lengths, default=0)
 
 
 class Choice(NamedTuple):
@@ -74,7 +77,7 @@ def _within(turns: int, costs: Costs, num_rows: int, candidates: Items[Candidate
     tokens, best_rate, best_count = float(num_rows), 0.0, 0
     for count, (taken, _) in enumerate(ranked, start=1):
         tokens += taken
-        seconds = costs.step_s + count * costs.row_s(count) + turns * costs.turn_s
+        seconds = costs.step_s + costs.drafts_s[count] + turns * costs.turn_s
         rate = tokens / seconds if seconds > 0 else math.inf
         if rate > best_rate:
             best_rate, best_count = rate, count

@@ -1,73 +1,83 @@
-"""What drafts add to a step, and how steps without them compare to the step-time model's word.
+"""What a decode step takes as a function of its rows, those of drafts included, learnt step by step.
 
-The two are told apart by the steps that they are seen in: `ratio` by those without drafts, what is longer in the others
-is the drafts'. The model's own fit sees the former alone, or one error would feed the other. The first rows more may
-cost next to nothing where weights have to be read anyway, and later ones in full, so that a row's time is learnt for
-each order of their number; orders that are seldom seen take it from all others.
+Seconds are a base, a time per context token, and a time per row that differs between octaves of the row's place: the
+first rows more may cost next to nothing where weights have to be read anyway, later ones in full. Machines drift by a
+tenth within minutes, so that a step with drafts says little beside one of a minute ago, and much beside its neighbour
+without. A Kalman filter makes that comparison: of each step a drift that scales all parts alike is expected, hardly one
+of a single part. So a step alone moves the common scale, and what differs between neighbours moves the time of a row.
+
+Source: Kalman, "A New Approach to Linear Filtering and Prediction Problems", 1960; Huber, "Robust Estimation of a
+Location Parameter", 1964 (the bound on what one step may say).
 """
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+import numpy.typing as npt
+
 from core_engine.llm.step_time import StepTime
 
-RATIO_GAIN = 0.1  # of one more step without drafts; the first ones count more
-ROW_MEMORY, ORDER_MEMORY = 0.9, 0.97  # of a step with drafts at the next one: for all orders together, and for each
-WEIGHT = 0.01  # of what is thought before: that of a step of which a tenth goes to drafts
-LEAST_SHARE = 0.01  # of a step: what a row is thought to take at the least before any was seen
-MOST_OFF = 0.5  # from what is expected: by more no step counts, since neighbours on the machine hold up single ones
-NUM_ORDERS = 12  # 1, 2, 3-4, 5-8, ... draft tokens in a step
+Array = npt.NDArray[np.float64]
 
-
-class Mean:
-    """Seconds of a draft token, in some unit, by least squares through zero; old steps fade."""
-
-    def __init__(self, memory: float) -> None:
-        self._memory = memory
-        self._squares = self._products = 0.0
-
-    def fade(self) -> None:
-        self._squares *= self._memory
-        self._products *= self._memory
-
-    def add(self, drafts: float, longer: float) -> None:
-        """A step with `drafts` was `longer` by so much, both by what it takes without."""
-        self._squares += drafts * drafts
-        self._products = max(0.0, self._products + drafts * longer)
-
-    def value(self, prior: float) -> float:
-        return (self._products + WEIGHT * prior) / (self._squares + WEIGHT)
+EDGES = (0, 2, 4, 8, 16, 32, 64, 128, 256, 1 << 24)  # rows; between two edges each takes as long as the other
+LEAST_SHARE = 0.01  # of the shortest step: what a row is thought to take at the least before any was seen
+SCALE_SD, PART_SD = 0.5, 0.3  # of the calibration, relatively: how wrong it may be of all parts alike, and of each
+LEAST = 0.001  # of the calibration: no part is thought to take less
+# Relative as well. Steps on two virtual cores: 1 to 5 % of noise, and one in twenty is held up by milliseconds.
+NOISE_SD = 0.03
+MOST_OFF = 1.5  # standard deviations: no step is thought to be longer by more, while none is shorter without a reason
+SCALE_DRIFT_SD = 0.02  # from one step to the next
+FORGOTTEN = 0.001  # of what is known, with each step: what is never seen stays as unknown as at the start
 
 
 class StepCost:
-    def __init__(self) -> None:
-        self.ratio = 1.0
-        self._num_plain = 1
-        self._unit_s = 0.0  # a draft token's time before any was seen
-        self._any = Mean(ROW_MEMORY)
-        self._orders = [Mean(ORDER_MEMORY) for _ in range(NUM_ORDERS)]
+    """Starts from what `calibration` says of a decode row."""
 
-    def row_s(self, num_drafts: int, step_time: StepTime) -> float:
-        """Seconds that each of so many draft tokens adds to a step."""
-        if not self._unit_s:
-            self._unit_s = max(step_time.b, LEAST_SHARE * step_time.shortest())
-        return self._orders[_order(num_drafts)].value(self._any.value(1.0)) * self._unit_s
+    def __init__(self, calibration: StepTime) -> None:
+        least_s = LEAST_SHARE * calibration.shortest()
+        rows_s = [max(calibration.c, least_s)] * (len(EDGES) - 1)
+        self._parts = np.array([max(calibration.a, least_s), calibration.d, *rows_s])  # in seconds
+        self._starts = np.array([0, 0, *EDGES[:-1]], dtype=np.float64)  # the first two are no rows
+        self._widths = np.array([0, 0, *np.diff(EDGES)], dtype=np.float64)
+        size = len(self._parts)
+        self._values = np.ones(size)  # of each part, in multiples of the calibration's
+        self._covariance: Array = SCALE_SD**2 * np.ones((size, size)) + PART_SD**2 * np.eye(size)
+        self._renewed = FORGOTTEN * self._covariance
 
-    def observe(self, plain_s: float, num_drafts: int, seconds: float, step_time: StepTime) -> None:
-        """A step took `seconds`; the model said `plain_s` for it without its drafts."""
-        if plain_s <= 0:
+    def plain_s(self, num_rows: int, context_tokens: int) -> float:
+        """Seconds of a step with so many rows, whose sequences have so many tokens."""
+        return float(self._terms(num_rows, context_tokens) @ self._values)
+
+    def drafts_s(self, num_rows: int, most: int) -> list[float]:
+        """Seconds that 0, 1, ... `most` rows add to a step that has `num_rows`."""
+        at_edges = np.cumsum(self._parts * self._values * self._widths)[1:]
+        added = np.interp(np.arange(num_rows, num_rows + most + 1), EDGES, at_edges)
+        seconds: list[float] = (added - added[0]).tolist()
+        return seconds
+
+    def observe(self, num_rows: int, context_tokens: int, seconds: float) -> None:
+        """Such a step took `seconds`; of one that no clock could measure nothing is learnt."""
+        if not 0 < seconds < math.inf:
             return
-        expected_s = self.ratio * plain_s + num_drafts * self.row_s(num_drafts, step_time)
-        seen = min(max(seconds, (1 - MOST_OFF) * expected_s), (1 + MOST_OFF) * expected_s) / plain_s
-        if not num_drafts:
-            self._num_plain += 1
-            self.ratio += max(RATIO_GAIN, 1 / self._num_plain) * (seen - self.ratio)
-            return
-        for mean in (self._any, *self._orders):
-            mean.fade()
-        for mean in (self._any, self._orders[_order(num_drafts)]):
-            mean.add(num_drafts * self._unit_s / plain_s, seen - self.ratio)
+        terms = self._terms(num_rows, context_tokens)
+        expected_s = float(terms @ self._values)
+        terms /= expected_s
+        drift = SCALE_DRIFT_SD * self._values
+        covariance = self._covariance
+        covariance *= 1 - FORGOTTEN
+        covariance += self._renewed
+        covariance += np.multiply.outer(drift, drift)
+        spread = covariance @ terms
+        variance = float(terms @ spread) + NOISE_SD**2
+        off = min(seconds / expected_s - 1, MOST_OFF * math.sqrt(variance))
+        self._values = np.maximum(LEAST, self._values + spread * (off / variance))
+        covariance -= np.multiply.outer(spread, spread / variance)
 
-
-def _order(num_drafts: int) -> int:
-    """0 for 1, 1 for 2, 2 for 3 and 4, 3 for 5 to 8, and so on."""
-    return min(NUM_ORDERS - 1, max(0, num_drafts - 1).bit_length())
+    def _terms(self, num_rows: int, context_tokens: int) -> Array:
+        """Seconds that the calibration gives each part of such a step."""
+        num_each: Array = np.minimum(np.maximum(num_rows - self._starts, 0.0), self._widths)
+        num_each[0], num_each[1] = 1.0, context_tokens
+        num_each *= self._parts
+        return num_each

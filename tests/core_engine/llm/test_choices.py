@@ -15,7 +15,7 @@ from core_engine.errors import HeadraceError, InvalidRequest
 from core_engine.llm.choices import ChoiceDelta, choice, merged
 from core_engine.llm.client import EngineClient
 from core_engine.llm.text import TextDelta, generate_text
-from tests.core_engine.llm.running import running
+from tests.core_engine.llm.running import Gate, running
 from tests.core_engine.llm.tiny import CONFIG, request, tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
@@ -90,8 +90,10 @@ async def test_one_that_ends_early_leaves_the_others_running() -> None:
 async def test_closing_the_stream_aborts_every_choice() -> None:
     long = replace(WARM, max_tokens=200)
     async with running() as (client, served):
+        gate = Gate(served, 1)  # or some might be over before they are closed
         async with aclosing(generate_choices(client, asked(long), 4)) as stream:
             await anext(stream)
+        gate.open()
         await collect(client, asked(), 1)  # it comes after the aborts on the same socket
         assert [fact.outcome for fact in served.facts] == ["abort"] * 4 + ["length"]
         assert not served.engine.has_work

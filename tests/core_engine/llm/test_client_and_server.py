@@ -39,8 +39,9 @@ from core_engine.llm.engine import SequenceEvent
 from core_engine.llm.kv_cache import KvCache
 from core_engine.llm.server import EngineServer
 from core_engine.llm.step_rows import StepRows
-from tests.core_engine.llm.running import Served, running, serve
+from tests.core_engine.llm.running import PATIENCE_S, Gate, Served, running, serve
 from tests.core_engine.llm.tiny import request, run_all, tiny_engine
+from tests.deadlines import always_left
 
 
 async def collect(client: EngineClient, asked: GenerateRequest) -> list[TokenDelta]:
@@ -66,14 +67,16 @@ def rows(
 
 async def until(holds: Callable[[], object]) -> None:
     """The engine runs in a thread that signals nobody: look until `holds`."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_S):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
 
 
 async def idle(served: Served) -> None:
-    """Wait until the engine holds nothing more."""
+    """Wait until the engine holds nothing more, and the turn of its loop that ended the last of it is over."""
     await until(lambda: not served.server.busy and not served.server.attempts._owners)
+    ending = served.server.snapshot
+    await until(lambda: served.server.snapshot is not ending)
     assert served.engine.scheduler.blocks.num_free == served.engine.scheduler.blocks.total
     assert not served.server.attempts._sequences
 
@@ -105,7 +108,17 @@ async def test_many_streams_at_once_each_get_their_own_tokens() -> None:
 
 async def test_scores_come_back_in_order_and_are_batched_together() -> None:
     async with running() as (client, served):
-        results = await asyncio.gather(*(client.score(rows([[i, 1, 2], [i, 0, 0]])) for i in range(40)))
+        score, all_sent = served.scorer.score, threading.Event()
+
+        def held(features: np.ndarray) -> np.ndarray:
+            assert all_sent.wait(PATIENCE_S)
+            return score(features)
+
+        served.scorer.score = held  # type: ignore[method-assign]
+        calls = asyncio.gather(*(client.score(rows([[i, 1, 2], [i, 0, 0]])) for i in range(40)))
+        await asyncio.sleep(0)  # each runs up to where it waits for the engine
+        all_sent.set()
+        results = await calls
         await idle(served)
     assert [r.scores for r in results] == [(i + 3.0, float(i)) for i in range(40)]
     assert max(served.scorer.batches) > 2, "nothing was batched"
@@ -115,10 +128,12 @@ async def test_scores_come_back_in_order_and_are_batched_together() -> None:
 
 async def test_closing_a_stream_aborts_it_and_frees_its_blocks() -> None:
     async with running() as (client, served):
+        gate = Gate(served, 1)  # or it might be over before it is closed
         stream = client.generate(request(max_tokens=200))
         await anext(stream)
         await stream.aclose()
         await idle(served)
+        gate.open()
         assert served.facts[-1].outcome == "abort"
         assert tokens(await collect(client, request(max_tokens=3)))
 
@@ -141,6 +156,7 @@ async def test_random_aborts_in_every_state_leave_an_engine_that_serves() -> Non
 
 async def test_a_cancelled_caller_aborts_too() -> None:
     async with running() as (client, served):
+        Gate(served)
         task = asyncio.create_task(collect(client, request(max_tokens=240)))
         await until(lambda: served.engine.has_work)
         task.cancel()
@@ -156,12 +172,12 @@ async def test_the_callers_own_timer_ends_the_call_whatever_the_engine_does() ->
         loop = asyncio.get_running_loop()
 
         def stuck(between: Callable[[], None]) -> list[SequenceEvent]:
-            asyncio.run_coroutine_threadsafe(release.wait(), loop).result(10)
+            asyncio.run_coroutine_threadsafe(release.wait(), loop).result(PATIENCE_S)
             return engine_step(between)
 
         served.engine.step = stuck  # type: ignore[method-assign, assignment]
         with pytest.raises(DeadlineExceeded, match="within the deadline"):
-            await collect(client, request(deadline=Deadline.after(0.2), max_tokens=3))
+            await collect(client, request(deadline=always_left(0.2), max_tokens=3))
         release.set()
         served.engine.step = engine_step  # type: ignore[method-assign]
         await idle(served)
@@ -248,9 +264,9 @@ async def test_scorer_rows_are_answered_between_two_layers_and_all_else_waits_fo
             """The first layer ends when the row is on its way; the next begins when it was answered."""
             decoder.forward = forward  # type: ignore[method-assign]
             in_step.set()
-            assert sent.wait(10)
+            assert sent.wait(PATIENCE_S)
             between()
-            assert scored.wait(10), "the row waited for the end of the step"
+            assert scored.wait(PATIENCE_S), "the row waited for the end of the step"
             return forward(step, cache, between)
 
         decoder.forward = held  # type: ignore[method-assign, assignment]
@@ -259,7 +275,7 @@ async def test_scorer_rows_are_answered_between_two_layers_and_all_else_waits_fo
         row, other = client.score(rows([[1, 2, 3]])), client.generate(request(max_tokens=2))
         answer = asyncio.create_task(row)
         late = asyncio.create_task(drain(other))
-        await asyncio.sleep(0.05)  # both are in the engine's socket by then; earlier only makes the test easier
+        await asyncio.sleep(0)  # each runs up to where it waits for the engine
         sent.set()
         assert (await answer).scores == (6.0,)
         scored.set()
@@ -277,7 +293,7 @@ async def test_an_abort_during_a_step_takes_effect_after_it() -> None:
 
         def held(step: StepRows, cache: KvCache, between: Callable[[], None]) -> torch.Tensor:
             started.set()
-            assert release.wait(10)
+            assert release.wait(PATIENCE_S)
             return forward(step, cache, between)
 
         decoder.forward = held  # type: ignore[method-assign, assignment]
@@ -340,16 +356,18 @@ async def test_a_client_that_vanishes_loses_its_own_requests_and_nobody_elses(tm
         stays, goes = EngineClient(endpoint), EngineClient(endpoint)
         for client in (stays, goes):
             await client.start()
-            await client.wait_available(10)
+            await client.wait_available(PATIENCE_S)
+        gate = Gate(served)
         kept = stays.generate(request(max_tokens=200))
-        got = [await anext(kept)]
         lost = goes.generate(request(max_tokens=240, attempt_id="lost"))
-        await anext(lost)
+        both_begin = asyncio.gather(anext(kept), anext(lost))
+        await until(lambda: len(served.server.attempts) == 2)
+        gate.steps = 3
+        got = [(await both_begin)[0]]
         # as a killed process would: the socket goes, no abort is sent
         goes._dealer.close(linger=0)
-        async with asyncio.timeout(10):
-            while "lost" in served.server.attempts._owners:
-                got.append(await anext(kept))
+        await until(lambda: "lost" not in served.server.attempts._owners)
+        gate.open()
         got += [delta async for delta in kept]
         assert len(tokens(got)) == 200
         assert Counter(fact.outcome for fact in served.facts) == {"abort": 1, "length": 1}
@@ -364,36 +382,47 @@ async def test_a_restarted_engine_fails_what_was_in_flight_at_once_and_serves_ag
     client = EngineClient(endpoint, lost_after_s=30)  # so that only the lost connection can tell
     await client.start()
     context = zmq.Context()
-    with serve(context, endpoint):
-        await client.wait_available(10)
+    with serve(context, endpoint) as served:
+        await client.wait_available(PATIENCE_S)
+        Gate(served, 1)
         stream = client.generate(request(max_tokens=250))
         await anext(stream)
     context.destroy(linger=0)
     with pytest.raises(EngineUnavailable):
-        await asyncio.wait_for(drain(stream), 10)
+        await asyncio.wait_for(drain(stream), PATIENCE_S)
+    await until(lambda: client.welcome is None)  # the engine's last words may be read before the end of the connection
     with pytest.raises(EngineUnavailable, match="no engine answers"):
         await collect(client, request())
     context = zmq.Context()
     with serve(context, endpoint):
-        await client.wait_available(10)
+        await client.wait_available(PATIENCE_S)
         assert len(tokens(await collect(client, request(max_tokens=5)))) == 5
         await client.close()
     context.destroy(linger=0)
 
 
-async def test_a_stopped_engine_is_lost_by_silence_but_a_long_step_is_not() -> None:
+async def test_a_long_step_does_not_stop_the_heartbeats() -> None:
     async with running() as (client, served):
         held, step = asyncio.Event(), served.engine.step
         loop = asyncio.get_running_loop()
 
         def long_step(between: Callable[[], None]) -> list[SequenceEvent]:
-            asyncio.run_coroutine_threadsafe(held.wait(), loop).result(30)
+            asyncio.run_coroutine_threadsafe(held.wait(), loop).result(PATIENCE_S)
             return step(between)
 
         served.engine.step = long_step  # type: ignore[method-assign, assignment]
         task = asyncio.create_task(collect(client, request(max_tokens=3)))
-        await asyncio.sleep(1.5 * client._lost_after_s)  # longer than silence would be let pass
-        assert client.available, "heartbeats go on through a long step"
+        await until(lambda: served.engine.has_work)
+        beats, see = 0, client._see
+
+        def counting(snapshot: wire.Snapshot) -> None:
+            nonlocal beats
+            beats += 1
+            see(snapshot)
+
+        client._see = counting  # type: ignore[method-assign]
+        await until(lambda: beats >= 10)  # no frame comes from a step that does not end
+        assert client.available
         held.set()
         served.engine.step = step  # type: ignore[method-assign]
         assert len(tokens(await task)) == 3

@@ -113,7 +113,7 @@ def test_a_mean_computes_every_token_and_a_last_state_only_what_is_not_cached() 
 
 
 def test_a_head_ends_in_the_step_of_its_last_prompt_token_beside_decode_rows_and_holds_nothing_after_it() -> None:
-    engine = tiny_engine()
+    engine = tiny_engine(clock=lambda: 0.0)
     writer = engine.add(request([1, 2, 3], 20))
     engine.step()
     held = engine.scheduler.blocks.num_held
@@ -129,7 +129,7 @@ def test_a_head_ends_in_the_step_of_its_last_prompt_token_beside_decode_rows_and
 @pytest.mark.parametrize("which", range(BRANCHES))
 @pytest.mark.parametrize("num_steps", range(4))
 def test_aborting_any_of_a_scores_sequences_ends_them_all(num_steps: int, which: int) -> None:
-    engine = tiny_engine(max_step_tokens=6)
+    engine = tiny_engine(max_step_tokens=6, clock=lambda: 0.0)  # how long steps take decides how many it has
     lead = engine.add(head_request(PROMPT, score(LABELS, Normalise.LABELS)))
     other = engine.add(head_request(PROMPT[::-1], score(LABELS, Normalise.LABELS), "other"))
     members = list(engine.sequences_of(lead))
@@ -201,7 +201,9 @@ def test_heads_that_lose_their_blocks_midway_give_the_same() -> None:
     num_preemptions = 0
     for num_blocks in range(14, 19):
         for max_step_tokens in (3, 5, 7):
-            engine = tiny_engine(num_blocks=num_blocks, block_size=BLOCK_SIZE, max_step_tokens=max_step_tokens)
+            engine = tiny_engine(
+                num_blocks=num_blocks, block_size=BLOCK_SIZE, max_step_tokens=max_step_tokens, clock=lambda: 0.0
+            )
             members = [s for each in asked for s in engine.sequences_of(engine.add(each))]
             for _ in range(4):
                 engine.step()

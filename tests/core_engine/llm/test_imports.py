@@ -13,6 +13,7 @@ LIGHT = [
     "core_engine.settings",
     "core_engine.errors",
     "core_engine.metrics",
+    "core_engine.tracing",
     "core_engine.pools.supervisor",
     "core_engine.llm.client",
     "core_engine.llm.messages",

@@ -11,6 +11,7 @@ from core_engine.llm.block_pool import BlockPool
 from core_engine.llm.pacing import CALM_S, QUIET_S, Objective, decode_room_s, first_token_due_s, prefill_spare_s
 from core_engine.llm.scheduler import Scheduler
 from core_engine.llm.sequence import Sequence
+from core_engine.llm.step_time import StepTime
 from tests.core_engine.llm.scheduling import step
 from tests.core_engine.llm.tiny import BULK, STEP_TIME, limits, request
 
@@ -105,3 +106,12 @@ def test_a_starved_bulk_sequence_starts_within_its_bound_under_endless_interacti
         now += step(s, now).predicted_s
         assert now < 2 * BULK.max_starve_s
     assert now >= BULK.max_starve_s / 2, "it was not starved: this test shows nothing"
+
+
+@pytest.mark.parametrize("every_step_s", [1e-5, 5e-5])
+def test_a_short_prompt_is_computed_at_once_though_a_step_seems_to_cost_nothing(every_step_s: float) -> None:
+    """What a fit to scores of one length makes of a device."""
+    seems = StepTime(a=every_step_s, b=4e-4, c=5e-4, d=0.0, e=0.0)
+    s = Scheduler(limits(max_step_tokens=512), BlockPool(600, 4), seems)
+    s.add(request(range(14), 1), 0.0)
+    assert step(s, 0.0).chunks[0].num_tokens == 14

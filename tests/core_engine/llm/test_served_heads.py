@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from core_engine.contracts import Deadline, Head, HeadKind, Normalise, SamplingParams
+from core_engine.contracts import Head, HeadKind, Normalise, SamplingParams
 from core_engine.errors import (
     DeadlineExceeded,
     EngineRefused,
@@ -28,6 +28,7 @@ from tests.core_engine.llm.test_client_and_server import until
 from tests.core_engine.llm.test_decoder import PROMPT
 from tests.core_engine.llm.test_heads import LABELS, LAST, MEAN, score
 from tests.core_engine.llm.tiny import CONFIG, request
+from tests.deadlines import always_left
 
 close = partial(pytest.approx, abs=1e-5, rel=1e-4)
 TOPIC = Head(HeadKind.CLASSIFY, name="topic:1")
@@ -153,7 +154,7 @@ async def test_a_deadline_that_passes_in_the_engine_is_said() -> None:
         Gate(served)  # no step runs
         asked = head_request(PROMPT, score(LABELS, Normalise.LABELS))
         with pytest.raises(DeadlineExceeded):
-            await client.head(replace(asked, deadline=Deadline.after(0.05)))
+            await client.head(replace(asked, deadline=always_left(0.05)))
 
 
 async def test_a_step_that_fails_ends_its_heads_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -48,8 +48,15 @@ def test_every_pool_is_there_before_any_engine_was_heard() -> None:
 
 def test_seeing_the_same_snapshot_again_counts_it_once() -> None:
     totals = EngineTotals()
-    seen = Snapshot(step=3, aborts={AbortReason.LEASE: 2}, scoring=Counters(admitted=5))
+    seen = Snapshot(step=3, aborts={AbortReason.LEASE: 2}, scoring=Counters(admitted=5), lost_spans=7)
     for _ in range(4):
         totals.see("one", seen)
     told = totals.snapshot
-    assert (told.step, told.aborts, told.scoring.admitted) == (3, {AbortReason.LEASE: 2}, 5)
+    assert (told.step, told.aborts, told.scoring.admitted, told.lost_spans) == (3, {AbortReason.LEASE: 2}, 5, 7)
+
+
+def test_spans_that_any_engine_lost_are_added_up() -> None:
+    totals = EngineTotals()
+    for incarnation, lost_spans in (("one", 4), ("two", 1), ("two", 3)):
+        totals.see(incarnation, Snapshot(lost_spans=lost_spans))
+    assert totals.snapshot.lost_spans == 7

@@ -33,6 +33,7 @@ from core_engine.llm.translation import (
     score_request,
 )
 
+TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 GENERATE = GenerateRequest(
     attempt_id="a",
     prompt_token_ids=(3, 1, 2),
@@ -45,8 +46,9 @@ GENERATE = GenerateRequest(
     path=Path.BATCH,
     template_tokens=2,
     head=Head(HeadKind.SCORE, labels=((1,), (2, 3))),
+    traceparent=TRACEPARENT,
 )
-SCORE = ScoreRequest("s", "p:1", b"\0\0\0\0", 1, Deadline.never(), Pool.BULK, "t", Path.STREAM)
+SCORE = ScoreRequest("s", "p:1", b"\0\0\0\0", 1, Deadline.never(), Pool.BULK, "t", Path.STREAM, TRACEPARENT)
 
 
 def test_every_field_of_a_request_differs_from_its_default_here() -> None:

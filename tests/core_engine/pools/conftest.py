@@ -23,7 +23,7 @@ def say(*words): station.sendall((" ".join(map(str, words)) + "\\n").encode())
 say("up", os.getpid())
 """
 IDLE = PRELUDE + "signal.pause()\n"
-CRASHING = PRELUDE + "print('about to fail', flush=True)\nsys.exit(3)\n"
+CRASHING = PRELUDE + "station.recv(1)\nprint('about to fail', flush=True)\nsys.exit(3)\n"
 DEAF = PRELUDE + "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nsay('deaf')\nwhile True: signal.pause()\n"
 BEATING = PRELUDE + "while True:\n    say('beat')\n    time.sleep(0.01)\n"
 POLITE = (
@@ -45,6 +45,7 @@ class Station:
     def __init__(self, path: str) -> None:
         self.path = path
         self.beats: Callable[[], None] | None = None
+        self._newest: asyncio.StreamWriter | None = None
         self._said: asyncio.Queue[list[str]] = asyncio.Queue()
 
     async def heard(self, word: str) -> str:
@@ -56,6 +57,8 @@ class Station:
 
     async def ready(self) -> None:
         await self.heard("up")
+        assert self._newest is not None
+        self._newest.write(b"!")  # who crashes does so from here on: before, its end might be known before its start
 
     async def never(self) -> None:
         await asyncio.Event().wait()
@@ -63,9 +66,10 @@ class Station:
     def spec(self, script: str, name: str = "child", *, env: Mapping[str, str] | None = None) -> ChildSpec:
         """A child that runs `script`; change what differs with `dataclasses.replace`."""
         environ = {**os.environ, "STATION": self.path, "NAME": name, **(env or {})}
-        return ChildSpec(name, (sys.executable, "-c", script), environ, self.ready, stop_timeout_s=10.0)
+        return ChildSpec(name, (sys.executable, "-c", script), environ, self.ready, stop_timeout_s=60.0)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._newest = writer
         with suppress(ConnectionError):
             while line := (await reader.readline()).decode().split():
                 if line[0] == "beat" and self.beats is not None:
@@ -83,7 +87,7 @@ async def station() -> AsyncIterator[Station]:
             yield station
 
 
-def wait_for_end(pid: int, timeout_s: float = 20.0) -> bool:
+def wait_for_end(pid: int, timeout_s: float = 60.0) -> bool:
     """Whether the process ends within the limit; at once if there is none."""
     try:
         fd = os.pidfd_open(pid)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -24,8 +25,9 @@ from tests.featurestore.valkey import Valkey
 
 VIEW = make_view(name="guarded")
 REF, KEYS = f"{VIEW.name}.delay", {"plane": "N1"}
-SLOW_S = 0.05  # at which a read counts as a failure
-GIVE_UP_S = 0.1
+SLOW_S = 0.3  # at which a read counts as a failure; far above what a busy machine takes for one
+GIVE_UP_S = 0.6
+TURN_S = 0.005  # by which the breaker's clock goes on with every read, so that a slow machine probes no more often
 LONG_S = 3600.0
 
 
@@ -101,25 +103,42 @@ async def passes(count: int) -> None:
 # -- a real server, stopped and killed
 
 
+@dataclass
+class Store:
+    client: StoreClient
+    now_s: float = 0.0
+
+    async def failures(self, count: int, patience_s: float = LONG_S) -> list[str | None]:
+        """`count` reads, one after the other as fast as they are answered."""
+        reader, found = OnlineFeatureReader(OnlineStore(self.client, [VIEW], 86_400.0), [VIEW]), list[str | None]()
+        for _ in range(count):
+            found.append((await reader.read([REF], KEYS, Deadline.after(patience_s))).failure)
+            self.now_s += TURN_S
+        return found
+
+    async def until_answered(self) -> None:
+        while await self.failures(1, GIVE_UP_S) != [None]:
+            pass
+
+    async def num_reads(self) -> int:
+        administration: Any = self.client
+        stats = await administration.info("commandstats")
+        return int(stats.get("cmdstat_hmget", {"calls": 0})["calls"])
+
+
 @pytest.fixture
-async def store(own_server: Valkey) -> AsyncIterator[StoreClient]:
-    guard = ReadGuard(Breaker(min_failures=3, span_s=0.01, retry_s=0.1), SLOW_S)
-    client = connect(RedisSettings(url=own_server.url), guard=guard)
-    await OnlineStore(client, [VIEW], 86_400.0).write(VIEW, [row("N1", {"delay": 12})])
-    yield client
-    await client.aclose()
+async def store(own_server: Valkey) -> AsyncIterator[Store]:
+    guarding = Breaker(min_failures=3, span_s=1.5 * TURN_S, retry_s=400 * TURN_S, clock=lambda: made.now_s)
+    made = Store(connect(RedisSettings(url=own_server.url), guard=ReadGuard(guarding, SLOW_S)))
+    await OnlineStore(made.client, [VIEW], 86_400.0).write(VIEW, [row("N1", {"delay": 12})])
+    yield made
+    await made.client.aclose()
 
 
-async def failures(client: StoreClient, count: int, patience_s: float = LONG_S) -> list[str | None]:
-    """`count` reads, one after the other as fast as they are answered."""
-    reader = OnlineFeatureReader(OnlineStore(client, [VIEW], 86_400.0), [VIEW])
-    return [(await reader.read([REF], KEYS, Deadline.after(patience_s))).failure for _ in range(count)]
-
-
-async def test_an_answer_that_a_busy_loop_has_let_lie_is_no_failure(own_server: Valkey, store: StoreClient) -> None:
+async def test_an_answer_that_a_busy_loop_has_let_lie_is_no_failure(own_server: Valkey, store: Store) -> None:
     """The loop stands still past `slow_s`, until the server has certainly answered: it was the loop that was slow."""
     guard = Breaker(min_failures=1, span_s=0.0)
-    guarded = GuardedLink(store.writes, guard, slow_s=0.0)
+    guarded = GuardedLink(store.client.writes, guard, slow_s=0.0)
     with BlockingRedis.from_url(own_server.url) as other:
         for _ in range(50):
             read = asyncio.create_task(guarded.ask([("ECHO", "x")]))
@@ -129,62 +148,49 @@ async def test_an_answer_that_a_busy_loop_has_let_lie_is_no_failure(own_server: 
             assert guard.state is BreakerState.CLOSED
 
 
-async def until_answered(client: StoreClient) -> int:
-    """Reads until one is answered; how many that took."""
-    count = 1
-    while (await failures(client, 1, GIVE_UP_S)) != [None]:
-        count += 1
-    return count
-
-
-async def num_reads(client: Any) -> int:
-    stats = await client.info("commandstats")
-    return int(stats.get("cmdstat_hmget", {"calls": 0})["calls"])
-
-
 async def test_a_stopped_server_is_asked_by_a_few_and_by_no_more_than_before_once_it_runs(
-    own_server: Valkey, store: StoreClient
+    own_server: Valkey, store: Store
 ) -> None:
-    assert set(await failures(store, 20)) == {None}
-    before = await num_reads(store)
+    assert set(await store.failures(20)) == {None}
+    before = await store.num_reads()
     own_server.stall()
-    found = await failures(store, 2000, GIVE_UP_S)
+    found = await store.failures(2000, GIVE_UP_S)
     assert found.count("breaker_open") > 1900
     assert set(found) == {"deadline", "breaker_open"}
     own_server.resume()
-    await until_answered(store)
-    assert set(await failures(store, 200)) == {None}
-    asked = await num_reads(store) - before  # what was sent meanwhile is carried out now: also that is a stampede
+    await store.until_answered()
+    assert set(await store.failures(200)) == {None}
+    asked = await store.num_reads() - before  # what was sent meanwhile is carried out now: also that is a stampede
     assert 200 <= asked <= 2 * 200
 
 
-async def test_a_killed_server_is_found_again_and_not_overrun(own_server: Valkey, store: StoreClient) -> None:
+async def test_a_killed_server_is_found_again_and_not_overrun(own_server: Valkey, store: Store) -> None:
     own_server.kill()
-    found = await failures(store, 2000)
+    found = await store.failures(2000)
     assert "breaker_open" in found
     assert set(found) <= {"store_unavailable", "breaker_open"}
     own_server.start()
-    await until_answered(store)
+    await store.until_answered()
     readers = 50
-    assert all(set(each) == {None} for each in await asyncio.gather(*(failures(store, 4) for _ in range(readers))))
-    assert await num_reads(store) <= 2 * 4 * readers
-    administration: Any = store
+    assert all(set(each) == {None} for each in await asyncio.gather(*(store.failures(4) for _ in range(readers))))
+    assert await store.num_reads() <= 2 * 4 * readers
+    administration: Any = store.client
     assert len(await administration.client_list()) <= 4  # reads, its hedge, administration, and the writes' of before
 
 
-async def test_predictions_are_behind_the_same_breaker(own_server: Valkey, store: StoreClient) -> None:
-    reader = OnlinePredictionReader(store)
+async def test_predictions_are_behind_the_same_breaker(own_server: Valkey, store: Store) -> None:
+    reader = OnlinePredictionReader(store.client)
     assert await reader.lookup("delay:1", "N1", Deadline.never()) is None
     own_server.kill()
-    while "breaker_open" not in await failures(store, 1):
+    while "breaker_open" not in await store.failures(1):
         pass
     with pytest.raises(StoreBreakerOpen):
         await reader.lookup("delay:1", "N1", Deadline.never())
 
 
 async def test_without_a_guard_nothing_is_refused(own_server: Valkey) -> None:
-    client = connect(RedisSettings(url=own_server.url))
+    store = Store(connect(RedisSettings(url=own_server.url)))
     own_server.kill()
-    assert set(await failures(client, 200)) == {"store_unavailable"}
-    assert client.hedge is None
-    await client.aclose()
+    assert set(await store.failures(200)) == {"store_unavailable"}
+    assert store.client.hedge is None
+    await store.client.aclose()

@@ -62,7 +62,7 @@ async def test_requests_that_come_first_share_one_connection(own_server: Valkey,
 
 
 async def test_a_server_that_says_nothing_is_given_up_after_the_patience(own_server: Valkey, link: NodeLink) -> None:
-    impatient = link_to(own_server.url, patience_s=0.05)
+    impatient = link_to(own_server.url, patience_s=0.5)
     await impatient.ask([("PING",)])
     own_server.stall()
     with pytest.raises(StoreUnavailable):

@@ -22,6 +22,7 @@ from featurestore.keys import row_key
 from featurestore.online.connection import connect
 from featurestore.online.reader import OnlineFeatureReader
 from featurestore.online.store import OnlineStore
+from tests.deadlines import always_left
 from tests.featurestore.rows import HOUR, NOW, make_view, row, unique
 from tests.featurestore.valkey import Valkey
 
@@ -279,7 +280,7 @@ async def test_a_stalled_server_is_left_at_the_deadline(own_server: Valkey) -> N
     await store.write(PLANE, [row(f"N{i}", {"delay": i}) for i in range(10)])
     own_server.stall()
     # two hold the pool's connections, one of them new and waiting for its greeting; the others wait for the pool
-    reads = (reader.read([DELAY], {"plane": f"N{i}"}, Deadline.after(0.05)) for i in range(10))
+    reads = (reader.read([DELAY], {"plane": f"N{i}"}, always_left(0.05)) for i in range(10))
     for found in await asyncio.gather(*reads):
         assert is_all_missing(found, "deadline")
         assert found.cost == ReadCost(reads=1, round_trips=1)

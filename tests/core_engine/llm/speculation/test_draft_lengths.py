@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import product
+from itertools import accumulate, product
 
 import pytest
 from hypothesis import given
@@ -17,13 +16,12 @@ step_s, row_s = st.floats(0.1, 100), st.floats(0, 20) | st.just(0.0)
 turn_s = st.just(0.0) | st.floats(0.001, 20)
 
 
-def rows_of(*seconds: float) -> Callable[[int], float]:
+MOST = 100
+
+
+def rows_of(*seconds: float) -> list[float]:
     """The first draft token takes so long, the second so long, ...; further ones as long as the last of these."""
-
-    def row_s(count: int) -> float:
-        return (sum(seconds[:count]) + max(0, count - len(seconds)) * seconds[-1]) / count
-
-    return row_s
+    return list(accumulate([*seconds, *[seconds[-1]] * MOST], initial=0.0))
 
 
 costs = st.builds(Costs, step_s, st.lists(row_s, min_size=1, max_size=9).map(lambda each: rows_of(*each)), turn_s)
@@ -31,9 +29,7 @@ costs = st.builds(Costs, step_s, st.lists(row_s, min_size=1, max_size=9).map(lam
 
 def rate(lengths: tuple[int, ...], own: Costs, num_rows: int, among: list[Candidate]) -> float:
     tokens = num_rows + sum(p**n for (_, p), length in zip(among, lengths, strict=True) for n in range(1, length + 1))
-    num_drafts = sum(lengths)
-    drafts_s = num_drafts * own.row_s(num_drafts) + own.turn_s * max(lengths) if num_drafts else 0.0
-    return tokens / (own.step_s + drafts_s)
+    return tokens / (own.step_s + own.drafts_s[sum(lengths)] + own.turn_s * max(lengths))
 
 
 @given(own=costs, among=candidates, others=st.integers(0, 5))
