@@ -24,9 +24,10 @@ import pytest
 from msgspec.structs import replace
 from sqlalchemy.orm import Session
 
-from core_engine.contracts import Rung, entity_key
+from core_engine.contracts import Pool, Rung, entity_key
 from core_engine.costs.facts import CallerFact
 from core_engine.costs.spool import read_spool
+from core_engine.llm.client import EngineClient
 from core_engine.predictors.declaration import FeatureUse, OnState, Precomputed, TorchScorer
 from core_engine.predictors.registry import Registry
 from core_engine.predictors.tables import open_database
@@ -39,6 +40,8 @@ from featurestore.predictions import PredictionStore
 from featurestore.registry import register_view
 from headrace.migrations import upgrade
 from headrace.runtime import free_port
+from tests.core_engine.llm.test_client_and_server import until
+from tests.core_engine.llm.tiny import request
 from tests.core_engine.predictors.doubles import INPUTS, MEAN_DELAY, STUDENT_SCORE, delay_predictor
 from tests.featurestore.conftest import own_server, socket_dir
 from tests.featurestore.rows import NOW, make_view, row
@@ -240,4 +243,27 @@ async def test_a_killed_engine_is_what_was_computed_ahead_and_the_model_again_wh
     site.start_engine()
     await site.until(Rung.MODEL)
     assert {answer["rung"] for answer in await site.ask_many(100)} == {"model"}
+    check(site)
+
+
+async def test_an_engine_full_of_bulk_answers_by_the_model_and_goes_on_with_bulk(site: Site) -> None:
+    client, told = EngineClient(site.environ["HEADRACE_ENGINE__ENDPOINT"]), Counter[int]()
+
+    async def texts(which: int) -> None:
+        """One after the other, without end."""
+        while True:
+            async for delta in client.generate(request(max_tokens=200, pool=Pool.BULK)):
+                told[which] += len(delta.token_ids)
+
+    await client.start()
+    await client.wait_available(60)
+    bulk = [asyncio.create_task(texts(which)) for which in range(8)]
+    await until(lambda: len(told) == len(bulk))
+    before = told.copy()
+    assert {answer["rung"] for answer in await site.ask_many(400)} == {"model"}
+    await until(lambda: all(told[which] > before[which] for which in before))
+    for task in bulk:
+        task.cancel()
+    await asyncio.gather(*bulk, return_exceptions=True)
+    await client.close()
     check(site)
