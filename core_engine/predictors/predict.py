@@ -118,7 +118,7 @@ class PredictFlow:
         if places is None or Rung.MODEL not in ladder or request.path is Path.SHADOW:
             return await self._answered(asked)
         if not await places.take(predictor.name, request.deadline.child(math.inf, kept_s)):
-            return await self._answered(asked, f"{places.limit.value} are in hand already, the limit of this door")
+            return await self._answered(asked, _no_place(places))
         try:
             return await self._answered(asked)
         finally:
@@ -251,3 +251,12 @@ class PredictFlow:
         )
         if is_delivered:
             self._metrics.predicted(prediction)
+
+
+def _no_place(places: Places) -> str:
+    """What stands in the way: too many in hand, or turns of the event loop that would make the answer late."""
+    turn_ms = places.turn_s * 1e3
+    return (
+        f"this door has no place for it: {places.in_flight} are in hand (the limit is {places.limit.value} of a "
+        f"predictor), and a turn of its event loop takes {turn_ms:.1f} ms"
+    )

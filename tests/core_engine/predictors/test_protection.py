@@ -28,6 +28,7 @@ async def test_over_the_limit_the_next_rung_answers_and_neither_store_nor_engine
     prediction = await ladder.predict()
     assert (prediction.rung, prediction.value, prediction.reason) == (Rung.STUDENT, STUDENT_SCORE, Reason.OVERLOADED)
     assert prediction.feature_failure == "overloaded"
+    assert "0 are in hand (the limit is 0 of a predictor), and a turn of its event loop takes" in str(prediction.detail)
     assert (ladder.engine.score_requests, ladder.features.keys) == ([], [])
     assert ladder.sample(
         "headrace_predictions_total", predictor="delay", version="1", rung="student", reason="overloaded"
